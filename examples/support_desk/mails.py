@@ -5,6 +5,7 @@ It owns the mail's shape and the file formats. Whatever is wrong with a file is 
 
 from __future__ import annotations
 
+import contextlib
 import email
 import email.policy
 import html
@@ -43,7 +44,7 @@ class Mail(BaseModel):
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     id: Text = Field(min_length=1)
-    sender: Annotated[Text, AfterValidator(_has_address)] = Field(alias="from")
+    sender: Annotated[Text, AfterValidator(_has_address)] = Field(validation_alias="from")
     subject: Text = ""
     body: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]
 
@@ -107,9 +108,9 @@ def _txt(path: Path) -> Found:
 
 
 def _mbox(path: Path) -> Found:
-    box = mailbox.mbox(path, factory=None, create=False)
-    for number, raw in enumerate(box, 1):
-        yield f"mail {number}", _fields(email.message_from_bytes(raw.as_bytes(), policy=email.policy.default))
+    with contextlib.closing(mailbox.mbox(path, factory=None, create=False)) as box:
+        for number, raw in enumerate(box, 1):
+            yield f"mail {number}", _fields(email.message_from_bytes(raw.as_bytes(), policy=email.policy.default))
 
 
 READERS: dict[str, Callable[[Path], Found]] = {".jsonl": _jsonl, ".txt": _txt, ".mbox": _mbox}
