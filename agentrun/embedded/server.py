@@ -89,7 +89,7 @@ class Server(ABC):
     def start(self) -> Self:
         """Start, and return when it serves; nothing happens if it does already. On the same port as before.
 
-        EmbeddedError: the port is taken, or the server did not come up.
+        EmbeddedError: the port is taken, or the server did not come up; it can be tried again, or closed.
         """
         if self.pid is not None:
             return self
@@ -131,7 +131,11 @@ class Server(ABC):
         self._signal(signal.SIGCONT)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *exc: object) -> None:
         self.close()
