@@ -45,7 +45,8 @@ def test_both_serve_at_their_urls(servers: Embedded, client: redis.Redis) -> Non
 def test_nobody_gets_in_without_the_password(servers: Embedded) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
         psycopg.connect(servers.database_url.replace(servers.database_url.split(":")[2].split("@")[0], "wrong"))
-    with redis.Redis(port=servers.redis.port, retry=Retry(NoBackoff(), 0)) as stranger, pytest.raises(redis.AuthenticationError):
+    stranger = redis.Redis(port=servers.redis.port, retry=Retry(NoBackoff(), 0))
+    with stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
 
 
