@@ -1,0 +1,155 @@
+"""Sending wakes: bounded in time, thread-safe, and never the producer's failure. Nothing but ids in a message."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from typing import Any
+from uuid import UUID
+
+from kombu import Connection, Producer
+from kombu.exceptions import KombuError, OperationalError
+from redis.exceptions import RedisError
+
+from agentrun.broker.app import LEAST_URGENT, REDIS_SCHEMES, WAKE, make_app, transport_options
+from agentrun.broker.hints import Hints
+from agentrun.core.wake import Wake
+from agentrun.settings import Settings
+
+log = logging.getLogger("agentrun.broker")
+
+AWAY = (OperationalError, KombuError, RedisError, OSError)
+"""What a broker that is away, full or restarting raises."""
+
+
+class CeleryPublisher:
+    """Sends wakes through one connection per process and thread-safe; a broker that is away costs a bounded time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._app = make_app(settings, name="agentrun publisher")
+        self._app.conf.broker_transport_options = _bounded(settings)
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._producer: Producer | None = None
+        self._away_until = 0.0
+        self._soon: queue.SimpleQueue[Wake | UUID | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._hints = Hints(settings)
+
+    def wake(self, *wakes: Wake) -> int:
+        """Send wakes; returns how many were sent. Stops at the first failure: the rest is the sweep's."""
+        sent = 0
+        with self._lock:
+            if time.monotonic() < self._away_until:
+                return 0
+            try:
+                for wake in wakes:
+                    self._send(wake)
+                    sent += 1
+            except AWAY as error:
+                log.warning("a wake could not be sent (%s); the sweep will send it", type(error).__name__)
+                # While the broker is away, callers are not made to wait for it one by one.
+                self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
+                self._drop()
+        return sent
+
+    def soon(self, wake: Wake) -> None:
+        """Send in the background."""
+        self._soon.put(wake)
+        self._start()
+
+    def settled(self, run_id: UUID) -> None:
+        """Hint in the background to whoever waits for the run's end."""
+        self._soon.put(run_id)
+        self._start()
+
+    def depth(self, queue: str) -> int | None:
+        """How many messages wait in a queue, over all priorities; None where the broker cannot be asked."""
+        with self._lock:
+            try:
+                channel = self._connected().default_channel
+                return int(channel.queue_declare(queue, passive=True).message_count)
+            except AWAY as error:
+                self._drop()
+                log.warning("queue %s cannot be counted (%s)", queue, type(error).__name__)
+                return None
+            except Exception as error:
+                # A queue nobody has declared yet raises the transport's own channel error: it holds nothing.
+                log.debug("queue %s: %s", queue, type(error).__name__)
+                self._drop()
+                return 0
+
+    def close(self) -> None:
+        """Send what is waiting, within the publish timeout."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._soon.put(None)
+            thread.join(2 * self._settings.publish_timeout_seconds + 1)
+        with self._lock:
+            self._drop()
+        self._hints.close()
+
+    def _send(self, wake: Wake) -> None:
+        countdown = min(wake.delay, self._settings.longest_countdown_seconds)
+        said = {"kind": wake.kind, "cause": wake.cause}
+        self._app.send_task(
+            WAKE,
+            args=(str(wake.run_id),),
+            queue=wake.queue,
+            priority=_wire_priority(self._settings, wake.priority),
+            countdown=countdown if countdown > 0 else None,
+            producer=self._ready(),
+            kwargsrepr=repr(said),
+            ignore_result=True,
+        )
+
+    def _ready(self) -> Producer:
+        if self._producer is None:
+            self._producer = self._app.amqp.Producer(self._connected())  # pyright: ignore
+        return self._producer
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._app.connection_for_write()
+        return self._connection
+
+    def _drop(self) -> None:
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is not None:
+            try:
+                connection.collect(socket_timeout=0.1)
+            except Exception as error:
+                log.debug("closing a broken broker connection raised %s", type(error).__name__)
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            with self._lock:
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._serve, name="agentrun publisher", daemon=True)
+                    self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            item = self._soon.get()
+            if item is None:
+                return
+            if isinstance(item, Wake):
+                self.wake(item)
+            else:
+                self._hints.settled(item)
+
+
+def _bounded(settings: Settings) -> dict[str, Any]:
+    options = transport_options(settings)
+    if options:
+        timeout = settings.publish_timeout_seconds
+        options |= {"socket_connect_timeout": timeout, "socket_timeout": timeout, "retry_on_timeout": False}
+    return options
+
+
+def _wire_priority(settings: Settings, priority: int) -> int:
+    """0 is the most urgent, as on Redis; AMQP counts the other way."""
+    return priority if (settings.broker_url or "").startswith(REDIS_SCHEMES) else LEAST_URGENT - priority

@@ -1,0 +1,175 @@
+"""The tasks, defined once, and the life of a worker process: when its engine starts, drains and ends.
+
+A task is a few lines: it takes ids from the message and calls the runtime. Nothing that happens to a message matters.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+from celery import Celery, signals
+
+from agentrun.broker.app import SWEEP, WAKE
+from agentrun.broker.publisher import CeleryPublisher
+from agentrun.core.errors import ConfigurationError
+from agentrun.core.wake import Wake
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.kinds import registry
+from agentrun.runtime.upkeep import Sweep
+from agentrun.settings import Settings
+from agentrun.store.database import Database
+from agentrun.store.schema import require_head
+
+log = logging.getLogger("agentrun.worker")
+
+
+def register(app: Celery, settings: Settings | None = None) -> Celery:
+    """Give an existing Celery application agentrun's tasks; returns it.
+
+    Its workers have to consume agentrun's queues as well: `celery -A app worker -Q celery,agentrun,agentrun.system`.
+    Nothing else of the application's configuration is touched; late acks and a result backend do no harm.
+    """
+    process = Process(settings or Settings())
+
+    @app.task(name=WAKE, ignore_result=True)
+    def wake(*args: object, **kwargs: object) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        return process.wake(args, kwargs)
+
+    @app.task(name=SWEEP, ignore_result=True)
+    def sweep() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        return process.sweep()
+
+    process.connect_signals()
+    return app
+
+
+class Process:
+    """One worker process's engine, made on first need and once per process id."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._engines: dict[int, Engine] = {}
+        self._lock = threading.Lock()
+        self._shutdown: Any = None
+        self._sweeping = threading.Lock()
+
+    # ---- what the tasks do
+
+    def wake(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
+        """Execute a segment of the run that the message names; garbage is one log line."""
+        run_id = _only_uuid(args, kwargs)
+        if run_id is None:
+            log.warning("a wake that names no run was dropped (%d arguments)", len(args) + len(kwargs))
+            return {"outcome": "garbage"}
+        engine = self.engine()
+        if engine.draining:
+            engine.publisher.soon(Wake(run_id, self._settings.queue, cause="drain"))
+            return {"outcome": "draining", "run": str(run_id)}
+        try:
+            return engine.run(run_id).as_json()
+        except Exception:
+            raise
+        except BaseException:
+            # SystemExit of a cold shutdown or a time limit: the run goes back before this process dies.
+            engine.release(run_id)
+            raise
+
+    def sweep(self) -> dict[str, Any]:
+        """One sweep; a second one in the same process at the same time is left out."""
+        if not self._sweeping.acquire(blocking=False):
+            return {"outcome": "already sweeping here"}
+        try:
+            engine = self.engine()
+            by = f"sweep:{engine.owner_suffix}"
+            return asdict(Sweep(self._settings, engine.database, engine.publisher, by=by).run())
+        finally:
+            self._sweeping.release()
+
+    # ---- the process's life
+
+    def engine(self) -> Engine:
+        """This process's engine."""
+        engine = self._engines.get(os.getpid())
+        if engine is None:
+            with self._lock:
+                engine = self._engines.get(os.getpid()) or self._start()
+        return engine
+
+    def connect_signals(self) -> None:
+        """Follow the worker: load kinds at its start, drain at its shutdown."""
+        for signal, receiver in (
+            (signals.worker_init, self._on_init),
+            (signals.worker_process_init, self._on_child),
+            (signals.worker_ready, self._on_ready),
+            (signals.worker_shutting_down, self._on_shutting_down),
+            (signals.worker_process_shutdown, self._on_end),
+            (signals.worker_shutdown, self._on_end),
+        ):
+            signal.connect(receiver, weak=False)
+
+    def _start(self) -> Engine:
+        settings = self._settings
+        engine = Engine(
+            settings,
+            Database(settings.require_database(), name="agentrun worker", max_connections=settings.max_connections),
+            CeleryPublisher(settings),
+            on_overdue=self._sweep_in_background,
+        )
+        self._engines[os.getpid()] = engine
+        return engine
+
+    def _on_init(self, **_: object) -> None:
+        try:
+            registry.load(self._settings.imports)
+            require_head(self._settings.require_database())
+            self._settings.require_broker()
+        except ConfigurationError as error:
+            raise SystemExit(f"agentrun: {error}") from None
+        self._shutdown = multiprocessing.get_context("fork").Event()
+
+    def _on_ready(self, sender: Any = None, **_: object) -> None:
+        pool = getattr(sender, "pool", None)
+        if pool is not None and type(pool).__module__.endswith("prefork"):
+            return
+        self.engine().announce()
+
+    def _on_child(self, **_: object) -> None:
+        self.engine().announce()
+        if self._shutdown is not None:
+            # The main process cannot reach into its children: they wait for its event.
+            self._in_background(lambda: self._shutdown.wait() and self.engine().drain(), "agentrun drain")
+
+    def _on_shutting_down(self, **_: object) -> None:
+        if self._shutdown is not None:
+            self._shutdown.set()
+        engine = self._engines.get(os.getpid())
+        if engine is not None:
+            engine.drain()
+
+    def _on_end(self, **_: object) -> None:
+        engine = self._engines.pop(os.getpid(), None)
+        if engine is not None:
+            engine.close()
+
+    def _sweep_in_background(self) -> None:
+        log.warning("no sweep for a while; this worker does one (is `celery -A tasks beat` running?)")
+        self._in_background(self.sweep, "agentrun sweep")
+
+    def _in_background(self, call: Callable[[], object], name: str) -> None:
+        threading.Thread(target=call, name=name, daemon=True).start()
+
+
+def _only_uuid(args: tuple[object, ...], kwargs: dict[str, object]) -> UUID | None:
+    if len(args) != 1 or kwargs or not isinstance(args[0], str):
+        return None
+    try:
+        return UUID(args[0])
+    except ValueError:
+        return None

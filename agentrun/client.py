@@ -1,0 +1,301 @@
+"""The producer's face: `Client` and `AsyncClient` with the same verbs. Needs neither the bodies nor a Celery application."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Literal, ParamSpec, TypeVar
+from uuid import UUID
+
+from agentrun.broker import CeleryPublisher, Hints
+from agentrun.core.errors import InvalidRequest, RunFailed
+from agentrun.core.records import Event, Run, Step
+from agentrun.core.words import Status
+from agentrun.runtime.commands import Commands, Wishes
+from agentrun.runtime.kinds import Registry, registry
+from agentrun.settings import Settings
+from agentrun.store.borrowed import enqueue_in, enqueue_in_async
+from agentrun.store.database import Database
+from agentrun.store.relay import Relay
+from agentrun.broker.waiting import wait_for_end, wait_for_end_async
+
+P = ParamSpec("P")
+T = TypeVar("T")
+RunId = UUID | str
+Dispatch = Literal["leave", "fail"]
+
+
+class Client:
+    """Synchronous verbs on one namespace. Thread-safe, and safe to keep across a fork.
+
+    `database_url`, `broker_url` and `namespace` override the settings. With `dispatch_failure="leave"` (the default)
+    a run whose wake cannot be sent stays queued and starts when the broker is back; with `"fail"` it is settled as
+    failed and EnqueueFailed is raised (ADR-102). Raises ConfigurationError where a URL is missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        database_url: str | None = None,
+        broker_url: str | None = None,
+        namespace: str | None = None,
+        dispatch_failure: Dispatch = "leave",
+        settings: Settings | None = None,
+        kinds: Registry = registry,
+    ) -> None:
+        given = {"database_url": database_url, "broker_url": broker_url, "namespace": namespace}
+        overrides = {name: value for name, value in given.items() if value is not None}
+        self.settings = settings.model_copy(update=overrides) if settings is not None else Settings(**overrides)
+        self.settings.require_broker()
+        self._strict = dispatch_failure == "fail"
+        self._database = Database(
+            self.settings.require_database(), name="agentrun client", max_connections=self.settings.max_connections
+        )
+        self._publisher = CeleryPublisher(self.settings)
+        self._hints = Hints(self.settings)
+        self._commands = Commands(self.settings, self._database, self._publisher, kinds)
+        self._relay = Relay(self._database, self._publisher)
+
+    # ---- enqueue
+
+    def enqueue(
+        self,
+        kind: str,
+        request: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: float | timedelta | None = None,
+        deadline: float | timedelta | None = None,
+        tags: Sequence[str] = (),
+        attributes: Mapping[str, Any] | None = None,
+        owner: str | None = None,
+        limits: Mapping[str, Any] | None = None,
+        planned_cost: Decimal | None = None,
+        connection: Any = None,
+    ) -> UUID:
+        """Store a run and wake a worker; returns its id.
+
+        `delay` and `deadline` are seconds (or timedeltas) from now; `priority` is 0 (most urgent) to 9. The same
+        `idempotency_key` (within namespace and kind) returns the run that has it. `connection` is the caller's own
+        SQLAlchemy connection or session, or psycopg connection, inside its transaction: the run exists if and only if
+        that commits, and is woken then.
+
+        Raises InvalidRequest (and its kinds: UnknownKind, TooLarge, IdempotencyConflict) before anything is stored,
+        EnqueueFailed with strict dispatch.
+        """
+        wishes = Wishes(
+            queue, priority, delay, deadline, tuple(tags), dict(attributes or {}), owner, limits, planned_cost
+        )
+        params = self._commands.prepare(kind, request, wishes, idempotency_key)
+        if connection is None:
+            return self._commands.enqueue(params, strict=self._strict)
+        wake = self._commands.wake_of(params)
+        taken = enqueue_in(connection, params, self._relay.announcing(wake))
+        return params["run_id"] if taken is None else self._commands.same_as_before(params, taken)
+
+    def enqueue_many(
+        self,
+        kind: str,
+        requests: Sequence[Any],
+        *,
+        idempotency_keys: Sequence[str] | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        delay: float | timedelta | None = None,
+        deadline: float | timedelta | None = None,
+        tags: Sequence[str] = (),
+        attributes: Mapping[str, Any] | None = None,
+        owner: str | None = None,
+    ) -> list[UUID]:
+        """Store many runs of one kind in one statement and wake them; ids in the order of `requests`."""
+        wishes = Wishes(queue, priority, delay, deadline, tuple(tags), dict(attributes or {}), owner)
+        return self._commands.enqueue_many(kind, list(requests), wishes, idempotency_keys)
+
+    # ---- reads
+
+    def status(self, run_id: RunId) -> Run:
+        """The run as its row says. Raises NotFound, NamespaceMismatch."""
+        return self._commands.status(as_uuid(run_id))
+
+    def list(
+        self,
+        *,
+        status: Status | str | Sequence[Status | str] | None = None,
+        kind: str | None = None,
+        reason: str | None = None,
+        tag: str | None = None,
+        owner: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        parent: RunId | None = None,
+        limit: int = 50,
+        before: RunId | None = None,
+    ) -> list[Run]:
+        """Runs, newest first; page with `before=runs[-1].id`. `attributes` must be contained in the run's."""
+        filters = _filters(status, kind, reason, tag, owner, attributes, parent)
+        return self._commands.list(filters, limit=limit, before=as_uuid(before) if before is not None else None)
+
+    def events(self, run_id: RunId, *, after: int = -1, limit: int = 1000) -> list[Event]:
+        """The run's story in order; page with `after=events[-1].seq`. Raises NotFound, NamespaceMismatch."""
+        return self._commands.events(as_uuid(run_id), after=after, limit=limit)
+
+    def steps(self, run_id: RunId) -> Sequence[Step]:
+        """The run's journal. Raises NotFound, NamespaceMismatch."""
+        return self._commands.steps(as_uuid(run_id))
+
+    def wait(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Run:
+        """Wait until the run is final and return it; TimeoutError after `timeout` (the run goes on).
+
+        A hint through Redis ends the wait; the row is asked to be sure, and every few seconds in case no hint came.
+        """
+        return wait_for_end(self._hints, self._commands.status, as_uuid(run_id), _seconds(timeout))
+
+    def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:
+        """Wait, then the run's result as a JSON value. Raises RunFailed where it ended without one."""
+        return result_of(self.wait(run_id, timeout=timeout))
+
+    # ---- operators
+
+    def cancel(self, run_id: RunId, *, by: str = "client") -> Run:
+        """End a queued or waiting run at once; ask a running one to end at its next step. Idempotent."""
+        return self._commands.cancel(as_uuid(run_id), by=by)
+
+    def redrive(self, run_id: RunId, *, by: str = "client") -> Run:
+        """Put a failed run back to the queue with its journal and a fresh budget. Raises NotAllowed."""
+        return self._commands.redrive(as_uuid(run_id), by=by)
+
+    def close(self) -> None:
+        """Close connections and threads."""
+        self._relay.close()
+        self._publisher.close()
+        self._hints.close()
+        self._database.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """The verbs of Client as coroutines, on any event loop: its calls run in a few threads of their own."""
+
+    def __init__(self, **options: Any) -> None:
+        self._client = Client(**options)
+        self._threads = ThreadPoolExecutor(self._client.settings.max_connections, thread_name_prefix="agentrun client")
+
+    async def enqueue(self, kind: str, request: Any = None, *, connection: Any = None, **wishes: Any) -> UUID:
+        """As Client.enqueue; `connection` may be an asynchronous SQLAlchemy or psycopg connection."""
+        if connection is None:
+            return await self._call(self._client.enqueue, kind, request, **wishes)
+        key = wishes.pop("idempotency_key", None)
+        prepared = functools.partial(self._client._commands.prepare, kind, request, Wishes(**wishes), key)  # pyright: ignore[reportPrivateUsage]
+        params = await self._call(prepared)
+        relay, commands = self._client._relay, self._client._commands  # pyright: ignore[reportPrivateUsage]
+        announcing = await self._call(relay.announcing, commands.wake_of(params))
+        taken = await enqueue_in_async(connection, params, announcing)
+        return params["run_id"] if taken is None else commands.same_as_before(params, taken)
+
+    async def enqueue_many(self, kind: str, requests: Sequence[Any], **wishes: Any) -> list[UUID]:
+        """As Client.enqueue_many."""
+        return await self._call(self._client.enqueue_many, kind, requests, **wishes)
+
+    async def status(self, run_id: RunId) -> Run:
+        """As Client.status."""
+        return await self._call(self._client.status, run_id)
+
+    async def list(self, **filters: Any) -> list[Run]:
+        """As Client.list."""
+        return await self._call(self._client.list, **filters)
+
+    async def events(self, run_id: RunId, *, after: int = -1, limit: int = 1000) -> Sequence[Event]:
+        """As Client.events."""
+        return await self._call(self._client.events, run_id, after=after, limit=limit)
+
+    async def steps(self, run_id: RunId) -> Sequence[Step]:
+        """As Client.steps."""
+        return await self._call(self._client.steps, run_id)
+
+    async def wait(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Run:
+        """As Client.wait; holds no thread while it waits."""
+        return await wait_for_end_async(self._client._hints, self.status, as_uuid(run_id), _seconds(timeout))  # pyright: ignore[reportPrivateUsage]
+
+    async def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:
+        """As Client.result."""
+        return result_of(await self.wait(run_id, timeout=timeout))
+
+    async def cancel(self, run_id: RunId, *, by: str = "client") -> Run:
+        """As Client.cancel."""
+        return await self._call(self._client.cancel, run_id, by=by)
+
+    async def redrive(self, run_id: RunId, *, by: str = "client") -> Run:
+        """As Client.redrive."""
+        return await self._call(self._client.redrive, run_id, by=by)
+
+    async def aclose(self) -> None:
+        """Close connections and threads."""
+        await self._call(self._client.close)
+        self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _call(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        call = functools.partial(verb, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def as_uuid(value: RunId) -> UUID:
+    """A run id. Raises InvalidRequest where it is none."""
+    try:
+        return value if isinstance(value, UUID) else UUID(value)
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidRequest(f"a run id is a uuid, not {str(value)[:40]!r}") from None
+
+
+def result_of(run: Run) -> Any:
+    """The result of a completed run. Raises RunFailed for any other."""
+    if run.status is not Status.COMPLETED:
+        detail = run.error.get("message") if run.error else None
+        raise RunFailed(str(run.id), run.status, run.reason, detail)
+    return run.result
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+
+
+def _filters(
+    status: Status | str | Sequence[Status | str] | None,
+    kind: str | None,
+    reason: str | None,
+    tag: str | None,
+    owner: str | None,
+    attributes: Mapping[str, Any] | None,
+    parent: RunId | None,
+) -> dict[str, Any]:
+
+    wanted = [status] if isinstance(status, str) else status
+    try:
+        statuses = [str(Status(each)) for each in wanted] if wanted is not None else None
+    except ValueError as error:
+        raise InvalidRequest(f"{error}; a status is one of {', '.join(Status)}") from None
+    return {
+        "status": statuses,
+        "kind": kind,
+        "reason": reason,
+        "tag": tag,
+        "owner": owner,
+        "attributes": json.dumps(dict(attributes)) if attributes else None,
+        "parent_id": as_uuid(parent) if parent is not None else None,
+    }

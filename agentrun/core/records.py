@@ -1,0 +1,90 @@
+"""What reads return: frozen values without behaviour, the same for every face (API, command line, web)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from agentrun.core.words import EventType, Reason, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run or step spent, failed attempts included. Cost is in US dollars."""
+
+    model_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: Decimal = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run as its row says. Times are the database's; `request` and `result` are plain JSON values."""
+
+    id: UUID
+    namespace: str
+    kind: str
+    status: Status
+    reason: Reason | None
+    waiting_on: str | None
+    request: Any
+    result: Any
+    error: Mapping[str, Any] | None
+    queue: str
+    priority: int
+    due_at: datetime | None
+    requeue_count: int
+    crash_count: int
+    error_count: int
+    handback_count: int
+    claimed_by: str | None
+    lease_expires_at: datetime | None
+    epoch: int
+    pending_effect: str | None
+    cancel_requested_at: datetime | None
+    deadline_at: datetime | None
+    usage: Usage
+    tags: Sequence[str]
+    attributes: Mapping[str, Any]
+    owner: str | None
+    parent_id: UUID | None
+    idempotency_key: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of a run's story. `seq` is ordered within the run; page with `after=seq`."""
+
+    seq: int
+    type: EventType
+    at: datetime
+    epoch: int
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the journal, for people and for `doctor`. Payloads are JSON values."""
+
+    key: str
+    kind: str
+    name: str
+    effect: str
+    status: str
+    attempt: int
+    epoch: int
+    result: Any
+    error: Mapping[str, Any] | None
+    args_digest: str | None
+    idempotency_key: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    usage: Usage

@@ -1,0 +1,281 @@
+"""What the outside may ask: enqueue, cancel, redrive, and the reads. Synchronous; every face calls these.
+
+Bad input is refused before anything is stored. Nothing is sent before its commit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import uuid_utils.compat as uuids
+
+from agentrun.core.codec import digest, encode, within
+from agentrun.core.errors import (
+    EnqueueFailed,
+    IdempotencyConflict,
+    InvalidRequest,
+    NamespaceMismatch,
+    NotAllowed,
+    NotFound,
+    UnknownKind,
+)
+from agentrun.core.records import Event, Run, Step
+from agentrun.core.wake import Publisher, Wake
+from agentrun.core.words import Reason, Status
+from agentrun.runtime.kinds import Kind, Options, Registry, as_timedelta, unknown
+from agentrun.settings import Settings
+from agentrun.store import births, reads, transitions
+from agentrun.store.connect import type_of_row
+from agentrun.store.database import Database
+
+log = logging.getLogger("agentrun.commands")
+
+LEAST_URGENT = 9
+LARGEST_PAGE = 1_000
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How a run is to be enqueued. Durations are seconds or timedeltas; `priority` 0 is the most urgent, 9 the least."""
+
+    queue: str | None = None
+    priority: int = 0
+    delay: float | timedelta | None = None
+    deadline: float | timedelta | None = None
+    tags: Sequence[str] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    owner: str | None = None
+    limits: Mapping[str, Any] | None = None
+    planned_cost: Decimal | None = None
+
+
+class Commands:
+    """The verbs on one namespace of one database."""
+
+    def __init__(self, settings: Settings, database: Database, publisher: Publisher, kinds: Registry) -> None:
+        self.settings, self.database, self.publisher, self.kinds = settings, database, publisher, kinds
+        self._namespace = {"namespace": settings.namespace}
+
+    # ---- enqueue
+
+    def prepare(self, kind: str, request: Any, wishes: Wishes, idempotency_key: str | None) -> dict[str, Any]:
+        """The parameters of the row. Raises InvalidRequest, TooLarge or UnknownKind; nothing is stored yet."""
+        registered = self.kinds.get(kind)
+        if registered is None:
+            self._require_somewhere(kind)
+        text = self._request_text(kind, registered, request)
+        params = self.shared(kind, registered.options if registered else Options(), wishes)
+        key = _checked_name("idempotency_key", idempotency_key) if idempotency_key is not None else None
+        return params | {"run_id": uuids.uuid7(), "request": text, "digest": digest(text) if key else None, "key": key}
+
+    def shared(self, kind: str, options: Options, wishes: Wishes) -> dict[str, Any]:
+        """What all rows of one call have in common."""
+        if isinstance(wishes.priority, bool) or not 0 <= wishes.priority <= LEAST_URGENT:
+            raise InvalidRequest(f"priority must be 0 (most urgent) to {LEAST_URGENT}, not {wishes.priority}")
+        deadline = wishes.deadline if wishes.deadline is not None else options.timeout
+        return {
+            "namespace": self.settings.namespace,
+            "kind": _checked_name("kind", kind),
+            "queue": _checked_name("queue", wishes.queue or options.queue or self.settings.queue),
+            "priority": wishes.priority,
+            "delay": _as_seconds("delay", wishes.delay),
+            "deadline": _as_seconds("deadline", deadline),
+            "lease_seconds": options.lease_seconds,
+            "max_requeues": options.max_requeues,
+            "limits": json.dumps(wishes.limits) if wishes.limits is not None else None,
+            "planned_cost": wishes.planned_cost,
+            "tags": [_checked_name("tag", tag) for tag in wishes.tags],
+            "attributes": encode(dict(wishes.attributes), what="attributes"),
+            "owner": wishes.owner,
+            "code_version": None,
+        }
+
+    def enqueue(self, params: dict[str, Any], *, strict: bool = False) -> UUID:
+        """Store one run and wake a worker. Returns the run's id, or that of the run that has the idempotency key.
+
+        Raises IdempotencyConflict where the key belongs to another request; EnqueueFailed where `strict` and no wake
+        could be sent (the run is settled as failed first).
+        """
+        row = self.database.row(births.ENQUEUE, params)
+        if row is None:
+            return self.same_as_before(params, self.database.rows(births.BY_KEYS, params | {"keys": [params["key"]]}))
+        sent = self.publisher.wake(self.wake_of(params))
+        if strict and not sent:
+            self._settle_undispatched(params["run_id"])
+        return row["id"]
+
+    def enqueue_many(
+        self, kind: str, requests: Sequence[Any], wishes: Wishes, keys: Sequence[str] | None
+    ) -> list[UUID]:
+        """Store many runs in one statement and wake them; ids in the order of the requests."""
+        registered = self.kinds.get(kind)
+        if registered is None:
+            self._require_somewhere(kind)
+        if keys is not None and (len(keys) != len(requests) or len(set(keys)) != len(keys)):
+            raise InvalidRequest("idempotency_keys must be as many as the requests, and no key twice")
+        texts = [self._request_text(kind, registered, request) for request in requests]
+        ids = [uuids.uuid7() for _ in texts]
+        digests = [digest(text) for text in texts] if keys else [None] * len(texts)
+        shared = self.shared(kind, registered.options if registered else Options(), wishes)
+        each = {"run_ids": ids, "requests": texts, "digests": digests, "keys": list(keys or [None] * len(texts))}
+        stored = {row["id"] for row in self.database.rows(births.ENQUEUE_MANY, shared | each)} if ids else set[UUID]()
+        self.publisher.wake(*(self.wake_of(shared | {"run_id": run_id}) for run_id in ids if run_id in stored))
+        if len(stored) == len(ids):
+            return ids
+        return self._with_earlier(ids, stored, each, shared)
+
+    def wake_of(self, params: Mapping[str, Any], *, cause: str = "enqueue") -> Wake:
+        """The wake of a row that was stored with these parameters."""
+        return Wake(
+            params["run_id"], params["queue"], params["kind"], params["priority"], params["delay"] or 0.0, cause
+        )
+
+    def same_as_before(self, params: Mapping[str, Any], rows: Sequence[type_of_row]) -> UUID:
+        """The run that has the idempotency key. Raises IdempotencyConflict where its request is another one."""
+        for row in rows:
+            if row["request_digest"] == params["digest"]:
+                return row["id"]
+            raise IdempotencyConflict(
+                f"idempotency key `{params['key']}` of kind `{params['kind']}` belongs to run `{row['id']}` with "
+                "another request; use another key, or send the same request"
+            )
+        raise NotFound(
+            "the run that holds the idempotency key cannot be seen from this transaction; try again after it"
+        )
+
+    def _with_earlier(
+        self, ids: list[UUID], stored: set[UUID], each: dict[str, Any], shared: dict[str, Any]
+    ) -> list[UUID]:
+        rows = {row["idempotency_key"]: row for row in self.database.rows(births.BY_KEYS, shared | each)}
+        found: list[UUID] = []
+        for run_id, key, text_digest in zip(ids, each["keys"], each["digests"], strict=True):
+            params = shared | {"key": key, "digest": text_digest}
+            found.append(run_id if run_id in stored else self.same_as_before(params, [rows[key]]))
+        return found
+
+    def _request_text(self, kind: str, registered: Kind | None, request: Any) -> str:
+        what = f"the request of kind `{kind}`"
+        text = registered.encode_request(request) if registered else encode(request, what=what)
+        return within(text, self.settings.max_request_bytes, what=what, setting="AGENTRUN_MAX_REQUEST_BYTES")
+
+    def _require_somewhere(self, kind: str) -> None:
+        """A producer that knows no kinds may enqueue any; one that knows some is told of a misspelt one."""
+        if not self.settings.imports:
+            return
+        alive = {row["kind"] for row in self.database.rows(reads.KINDS_ALIVE, self._namespace)}
+        if kind not in alive:
+            raise UnknownKind(unknown(kind, tuple(sorted({*alive, *self.kinds.names()}))))
+
+    def _settle_undispatched(self, run_id: UUID) -> None:
+        settled = self.database.row(
+            transitions.DISPATCH_FAILED,
+            self._namespace
+            | {"run_id": run_id, "by": "enqueue", "data": json.dumps({"reason": "no wake could be sent"})},
+        )
+        if settled is not None:
+            raise EnqueueFailed(
+                f"run `{run_id}` was stored, but no wake could be sent, and it is settled as failed; "
+                "see whether the broker of AGENTRUN_BROKER_URL is up, then enqueue again",
+                str(run_id),
+            )
+
+    # ---- reads
+
+    def status(self, run_id: UUID) -> Run:
+        """The run. Raises NotFound, or NamespaceMismatch where it is another namespace's."""
+        row = self.database.row(reads.RUN_BY_ID, {"run_id": run_id})
+        if row is None:
+            raise NotFound(f"no run `{run_id}`; `agentrun list` shows what is there")
+        if row["namespace"] != self.settings.namespace:
+            raise NamespaceMismatch(
+                f"run `{run_id}` belongs to namespace `{row['namespace']}`, this is `{self.settings.namespace}`; "
+                "set AGENTRUN_NAMESPACE to work there"
+            )
+        return reads.as_run(row)
+
+    def list(self, filters: Mapping[str, Any], *, limit: int, before: UUID | None) -> list[Run]:
+        """Runs, newest first. `before` is the last id of the page before."""
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise InvalidRequest(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
+        blank = dict.fromkeys(("status", "kind", "reason", "owner", "tag", "attributes", "parent_id"))
+        params = blank | self._namespace | dict(filters) | {"limit": limit, "before": before}
+        return [reads.as_run(row) for row in self.database.rows(reads.RUNS_LISTED, params)]
+
+    def events(self, run_id: UUID, *, after: int, limit: int) -> list[Event]:
+        """The run's story from `after` on, in order."""
+        self.status(run_id)
+        rows = self.database.rows(reads.EVENTS, {"run_id": run_id, "after": after, "limit": limit})
+        return [reads.as_event(row) for row in rows]
+
+    def steps(self, run_id: UUID) -> Sequence[Step]:
+        """The run's journal, in the order of its entries."""
+        self.status(run_id)
+        return [reads.as_step(row) for row in self.database.rows(reads.JOURNAL, {"run_id": run_id})]
+
+    # ---- operators
+
+    def cancel(self, run_id: UUID, *, by: str) -> Run:
+        """End a queued or waiting run now, or ask a running one to. Cancelling twice is no error.
+
+        Raises NotFound, NamespaceMismatch, and NotAllowed where the run has ended otherwise.
+        """
+        params = self._namespace | {"run_id": run_id, "by": by, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
+        for _ in range(3):
+            if self.database.row(transitions.CANCEL, params) is not None:
+                self.publisher.settled(run_id)
+                return self.status(run_id)
+            if self.database.row(transitions.ASK_CANCEL, params) is not None:
+                return self.status(run_id)
+            run = self.status(run_id)
+            if run.status is Status.CANCELLED or run.cancel_requested_at is not None:
+                return run
+            if run.status.final:
+                raise NotAllowed(f"run `{run_id}` is {run.status} and cannot be cancelled")
+        return self.status(run_id)
+
+    def redrive(self, run_id: UUID, *, by: str) -> Run:
+        """Put a failed run back to the queue: its journal is kept, its budget starts afresh.
+
+        Raises NotAllowed where it is not failed, keeps no request, or has a write in flight that must be resolved.
+        """
+        run = self.status(run_id)
+        redo = run.error.get("step") if run.error else None
+        params = self._namespace | {"run_id": run_id, "by": by, "data": "{}", "redo": redo}
+        row = self.database.row(transitions.REDRIVE, params)
+        if row is None:
+            raise NotAllowed(self._why_no_redrive(self.status(run_id)))
+        self.publisher.wake(Wake.of(row, cause="redrive"))
+        return self.status(run_id)
+
+    def _why_no_redrive(self, run: Run) -> str:
+        if run.status is not Status.FAILED:
+            return f"run `{run.id}` is {run.status}; only a failed run can be redriven"
+        if run.pending_effect is not None:
+            return (
+                f"run `{run.id}` has a write in flight ({run.pending_effect}); find out whether it happened, then "
+                f"`agentrun resolve {run.id} --applied|--not-applied`"
+            )
+        return f"run `{run.id}` keeps no request to start again from; run it anew"
+
+
+def _checked_name(what: str, value: str) -> str:
+    if not value or len(value) > LONGEST_NAME or not value.isprintable():
+        raise InvalidRequest(f"{what} must be 1 to {LONGEST_NAME} printable characters, not {value[:40]!r}")
+    return value
+
+
+def _as_seconds(what: str, value: float | timedelta | None) -> float | None:
+    span = as_timedelta(value)
+    if span is None:
+        return None
+    if span < timedelta(0) or span > timedelta(days=3650):
+        raise InvalidRequest(f"{what} must be 0 seconds to 10 years, not {span}")
+    return span.total_seconds()

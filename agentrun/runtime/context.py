@@ -1,0 +1,276 @@
+"""What a body may do: steps, writes, branches. `Context` for `async def` bodies, `SyncContext` for plain ones."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, ParamSpec, TypeVar, cast, get_type_hints, overload
+from uuid import UUID
+
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from agentrun.core.codec import decode, encode
+from agentrun.core.errors import BodyError
+from agentrun.core.words import Effect, StepKind
+from agentrun.runtime.effects import UNDECLARED, declared
+from agentrun.runtime.keys import key_for
+from agentrun.runtime.kinds import Retries, as_retries
+from agentrun.runtime.steps import Steps, StepSpec, in_thread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a body may know of its run."""
+
+    run_id: UUID
+    kind: str
+    epoch: int
+    requeue_count: int
+    owner: str | None
+    tags: Sequence[str]
+    attributes: Mapping[str, Any]
+    deadline_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a body asks for one step (see `Context.options`)."""
+
+    key: str | None = None
+    name: str | None = None
+    retries: Retries = Retries()
+    timeout: float | None = None
+
+
+class Context:
+    """A body's only door to the outside. Everything that goes through it is journaled and replayed.
+
+    Steps are keyed by their position in their branch, or by an explicit `key`. Their errors come as StepFailed, at
+    the first pass and at every replay alike.
+    """
+
+    def __init__(self, run: RunFacts, steps: Steps, threads: Executor, wishes: Wishes) -> None:
+        self.run = run
+        self._steps, self._threads, self._wishes = steps, threads, wishes
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        retries: Retries | int | None = None,
+        timeout: float | None = None,
+    ) -> Context:
+        """The same context with wishes for one step: `await ctx.options(key="…", retries=3).step(function, …)`.
+
+        `key` replaces the position (it must not start with '#'), `name` is what people see, `retries` is for steps
+        that may be repeated, `timeout` is seconds per attempt.
+        """
+        wishes = Wishes(key, name, self._wishes.retries if retries is None else as_retries(retries), timeout)
+        return Context(self.run, self._steps, self._threads, wishes)
+
+    @property
+    def run_id(self) -> UUID:
+        """The run's id."""
+        return self.run.run_id
+
+    @property
+    def owner(self) -> str | None:
+        """Whom the run works for."""
+        return self.run.owner
+
+    @overload
+    def step(
+        self,
+        function: Callable[P, Coroutine[Any, Any, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def step(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+
+    def step(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Run `function(*args, **kwargs)` once and record what it returns; a replay returns the record.
+
+        For what may be repeated: a crash in the middle of it runs it again. Plain functions run in a thread. Its
+        position is taken when `step` is called, not when it is awaited. For a key, retries or a timeout of its own:
+        `ctx.options(key="…", retries=3).step(function, …)`.
+
+        Raises StepFailed where the function raised and its retries are spent; BodyError for a declared write
+        (`ctx.write` fences it) and inside another step.
+        """
+        declaration = declared(function)
+        if declaration is not None and declaration.effect is Effect.NON_IDEMPOTENT_WRITE:
+            raise BodyError(
+                f"`{_name(function)}` is declared as a non-idempotent write; use ctx.write, which fences it"
+            )
+        return self._perform(StepKind.STEP, function, args, kwargs, Effect.READ_ONLY)
+
+    def write(
+        self, function: Callable[..., Any], *args: Any, effect: Effect | None = None, **kwargs: Any
+    ) -> Coroutine[Any, Any, Any]:
+        """Run a function that changes something outside, fenced: a non-idempotent write starts at most once.
+
+        `effect` is what the function declares (`@effect`), or non-idempotent. Inside it,
+        `current_step().idempotency_key` is the same in every attempt. Raises StepFailed for `NotApplied`, and for any
+        error of an idempotent write; any other error of a non-idempotent write ends the run as a crash would, because
+        nobody knows whether it happened.
+        """
+        declaration = declared(function) or UNDECLARED
+        return self._perform(
+            StepKind.WRITE, function, args, kwargs, effect or declaration.effect, reconcile=declaration.reconcile
+        )
+
+    async def gather(self, *awaitables: Awaitable[T], limit: int | None = None) -> list[T]:
+        """Several branches side by side; their results in order.
+
+        All of them end before the first failure (in order) is raised, so that a replay finds the same journal.
+        `limit` bounds how many run at once.
+        """
+        slots = asyncio.Semaphore(limit) if limit is not None else None
+
+        async def bounded(awaitable: Awaitable[T]) -> T:
+            if slots is None:
+                return await awaitable
+            async with slots:
+                return await awaitable
+
+        results = await asyncio.gather(*(bounded(each) for each in awaitables), return_exceptions=True)
+        for result in sorted(
+            (r for r in results if isinstance(r, BaseException)), key=lambda r: isinstance(r, Exception)
+        ):
+            raise result
+        return cast("list[T]", results)
+
+    def now(self) -> Coroutine[Any, Any, datetime]:
+        """The time, recorded at the first pass: the same at every replay."""
+        return self._perform(StepKind.STEP, _utc_now, (), {}, Effect.READ_ONLY)
+
+    def _perform(
+        self,
+        kind: StepKind,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        effect: Effect,
+        *,
+        reconcile: Callable[..., Any] | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        encode_result, decode_result = _codec(function)
+        spec = StepSpec(
+            key=key_for(self._wishes.key),
+            kind=kind,
+            name=self._wishes.name or _name(function),
+            effect=effect,
+            call=self._callable(function, args, kwargs),
+            encode=encode_result,
+            decode=decode_result,
+            arguments=functools.partial(_arguments, args, kwargs),
+            retries=self._wishes.retries,
+            timeout=self._wishes.timeout,
+            reconcile=reconcile,
+        )
+        return self._steps.perform(spec)
+
+    def _callable(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], Awaitable[Any]]:
+        if _is_async(function):
+            return functools.partial(function, *args, **kwargs)
+        return functools.partial(in_thread, self._threads, function, *args, **kwargs)
+
+
+class SyncContext:
+    """The context of a plain `def` body, which runs in a thread: the same verbs, and they return their values."""
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self._context, self._loop = context, loop
+        self.run = context.run
+
+    @property
+    def run_id(self) -> UUID:
+        """The run's id."""
+        return self._context.run_id
+
+    @property
+    def owner(self) -> str | None:
+        """Whom the run works for."""
+        return self._context.owner
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        retries: Retries | int | None = None,
+        timeout: float | None = None,
+    ) -> SyncContext:
+        """As `Context.options`."""
+        return SyncContext(self._context.options(key=key, name=name, retries=retries, timeout=timeout), self._loop)
+
+    def step(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """As `Context.step`; returns the value."""
+        return self._wait(self._context.step(function, *args, **kwargs))
+
+    def write(self, function: Callable[..., T], *args: Any, effect: Effect | None = None, **kwargs: Any) -> T:
+        """As `Context.write`; returns the value."""
+        return self._wait(self._context.write(function, *args, effect=effect, **kwargs))
+
+    def now(self) -> datetime:
+        """As `Context.now`; returns the value."""
+        return self._wait(self._context.now())
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, functools.partial):
+        return _name(cast("Callable[..., Any]", function.func))
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+
+
+def _codec(function: Callable[..., Any]) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
+    """How results of `function` are stored and read back: by its return annotation, else as plain JSON."""
+    adapter = _adapter(function) if getattr(function, "__hash__", None) else None
+    if adapter is None:
+        return functools.partial(encode, what="it"), decode
+    return functools.partial(_dump, adapter), adapter.validate_json
+
+
+@lru_cache(maxsize=4096)
+def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
+    try:
+        hint = get_type_hints(function).get("return", Any)
+        return None if hint is Any else TypeAdapter(type(None) if hint is None else hint)
+    except Exception:
+        # Annotations that cannot be read or that pydantic does not know: the result is stored as plain JSON.
+        return None
+
+
+def _dump(adapter: TypeAdapter[Any], value: Any) -> str:
+    return adapter.dump_json(value, warnings="error").decode()
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The arguments as JSON, for their digest. What has no JSON stands as its type."""
+    return to_json([args, kwargs], fallback=lambda value: f"<{type(value).__name__}>", inf_nan_mode="strings").decode()
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)  # noqa: DTZ - recorded once, decides nothing

@@ -1,0 +1,66 @@
+"""Effects of functions and tools: what repeating them would do, how to ask how a write ended, who has to approve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from agentrun.core.words import Effect
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ATTRIBUTE = "__agentrun_effect__"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a function says of itself. `reconcile(idempotency_key)` asks outside whether the write landed."""
+
+    effect: Effect
+    reconcile: Callable[..., Any] | None = None
+    approval: bool | Callable[..., bool] = False
+
+
+UNDECLARED = Declared(Effect.NON_IDEMPOTENT_WRITE)
+"""A tool that says nothing is taken for the worst (ADR-111)."""
+
+
+def effect(
+    effect: Effect,
+    *,
+    reconcile: Callable[..., Any] | None = None,
+    approval: bool | Callable[..., bool] = False,
+) -> Callable[[F], F]:
+    """Declare what a function or tool does outside; the function itself stays as it is.
+
+    `reconcile(idempotency_key)` is asked about an interrupted write: it returns `Applied(result)` or `NOT_APPLIED`,
+    and then the write is settled without a person. `approval` makes a tool of an agent wait for a decision, always or
+    by a rule on its arguments.
+    """
+
+    def declare(function: F) -> F:
+        setattr(function, _ATTRIBUTE, Declared(effect, reconcile, approval))
+        return function
+
+    return declare
+
+
+def declared(function: Callable[..., Any]) -> Declared | None:
+    """What `function` declares, or None."""
+    return getattr(function, _ATTRIBUTE, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A reconcile function's answer: the write landed, and this was its result."""
+
+    result: Any = None
+
+
+class _NotAppliedYet:
+    def __repr__(self) -> str:
+        return "NOT_APPLIED"
+
+
+NOT_APPLIED = _NotAppliedYet()
+"""A reconcile function's answer: nothing happened, the write may start afresh."""

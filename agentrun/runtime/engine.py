@@ -1,0 +1,141 @@
+"""The engine of one process: one event loop, one journal writer, one heartbeat, one publisher.
+
+Made lazily and per process id, so that a fork never shares any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+from uuid import UUID
+
+from psycopg import Connection
+
+from agentrun.core.wake import Publisher
+from agentrun.core.words import Segment
+from agentrun.runtime.keys import branching_tasks
+from agentrun.runtime.kinds import Registry, registry
+from agentrun.runtime.lease import Heartbeat, drain
+from agentrun.runtime.segment import Executing, Report, run_segment
+from agentrun.settings import Settings
+from agentrun.store.connect import type_of_row
+from agentrun.store.database import Database
+from agentrun.store.sweeping import PROCESS_GONE, PROCESS_SEEN
+from agentrun.store.writer import Writer
+
+log = logging.getLogger("agentrun.runtime")
+T = TypeVar("T")
+
+HOST = socket.gethostname()[:40]
+
+
+class Engine:
+    """Executes segments in this process. Thread-safe; `close` ends its threads."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        publisher: Publisher,
+        *,
+        kinds: Registry = registry,
+        queues: tuple[str, ...] = (),
+        on_overdue: Callable[[], None] | None = None,
+    ) -> None:
+        self.settings, self.database, self.publisher, self.registry = settings, database, publisher, kinds
+        self.id = uuid.uuid4()
+        self.queues = queues
+        self.draining = False
+        self.executing: dict[UUID, Executing] = {}
+        self._on_overdue = on_overdue
+        self.threads = ThreadPoolExecutor(settings.worker_threads, thread_name_prefix="agentrun body")
+        self.writer = Writer(database.url)
+        self.heartbeat = Heartbeat(
+            database, every=settings.heartbeat_seconds, lease=settings.lease_seconds, on_beat=self._on_beat
+        )
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_task_factory(branching_tasks)
+        self._thread = threading.Thread(target=self._serve, name="agentrun loop", daemon=True)
+        self._thread.start()
+
+    def owner(self, segment: Segment) -> str:
+        """`worker:host:pid`, for people. A name is never a guard: process ids repeat."""
+        return f"{segment}:{self.owner_suffix}"
+
+    @property
+    def owner_suffix(self) -> str:
+        """`host:pid` of this process."""
+        return f"{HOST}:{os.getpid()}"
+
+    def run(self, run_id: UUID) -> Report:
+        """Execute one segment of a queued run and wait for its end. For worker threads."""
+        return self.submit(run_segment(self, run_id)).result()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the engine's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def announce(self) -> None:
+        """Tell the database that this process is here, and go on telling."""
+        self.heartbeat.start()
+
+    def drain(self) -> None:
+        """Hand every run back: at its next step, or after the drain budget wherever it is. Nothing is cancelled.
+
+        Heartbeats go on until the last segment has ended. A write in flight is always waited for.
+        """
+        self.draining = True
+        drain(self.heartbeat.held())
+        self.loop.call_soon_threadsafe(self.loop.call_later, self.settings.drain_seconds, self._interrupt_all)
+
+    def release(self, run_id: UUID) -> None:
+        """This process is about to die: hand the run back now, or leave it to its lease."""
+        executing = self.executing.get(run_id)
+        if executing is not None:
+            drain([executing.lease])
+            self.loop.call_soon_threadsafe(executing.interrupt)
+            executing.ended.wait(2)
+
+    def _interrupt_all(self) -> None:
+        for executing in list(self.executing.values()):
+            drain([executing.lease])
+            executing.interrupt()
+
+    def close(self) -> None:
+        """End the threads. Segments that still run lose their leases to the reaper."""
+        self.heartbeat.close()
+        self.submit(self.writer.close()).result(10)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        self.publisher.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.database.rows(PROCESS_GONE, {"process_id": self.id})
+        self.database.close()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    def _on_beat(self, connection: Connection[type_of_row], holds: int) -> None:
+        params = {
+            "process_id": self.id,
+            "namespace": self.settings.namespace,
+            "by": self.owner(Segment.WORKER),
+            "version": None,
+            "kinds": list(self.registry.names()),
+            "queues": list(self.queues),
+            "holds": holds,
+            "draining": self.draining,
+        }
+        row = connection.execute(PROCESS_SEEN.sql, params).fetchone()
+        age = row["sweep_age"] if row is not None else None
+        if self._on_overdue is not None and age is not None and float(age) > 3 * self.settings.sweep_seconds:
+            self._on_overdue()

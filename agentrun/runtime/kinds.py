@@ -1,0 +1,240 @@
+"""Kinds: bodies registered under a name, with types for their request and result. Importing a module registers its own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError, create_model
+
+from agentrun.core.codec import encode
+from agentrun.core.errors import ConfigurationError, InvalidRequest, InvalidResult, UnknownKind
+from agentrun.core.policy import Backoff
+
+Body = Callable[..., Any]
+B = TypeVar("B", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a step that may be repeated is tried within its segment, and how long the pauses are (seconds)."""
+
+    attempts: int = 1
+    backoff: Backoff = Backoff(base=1.0, cap=30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a kind overrides. `timeout` bounds the whole run, waits included; None leaves the setting."""
+
+    queue: str | None = None
+    max_requeues: int | None = None
+    timeout: timedelta | None = None
+    lease_seconds: float | None = None
+    retries: Retries = Retries()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A registered body. `spread` bodies take the request's members as arguments, the others the request itself."""
+
+    name: str
+    body: Body
+    request: TypeAdapter[Any]
+    result: TypeAdapter[Any]
+    takes: tuple[str, ...]
+    spread: bool
+    options: Options = field(default_factory=Options)
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the body is a coroutine function: it runs on the loop, others get a thread."""
+        return inspect.iscoroutinefunction(self.body)
+
+    def encode_request(self, request: Any) -> str:
+        """JSON text of a request. Raises InvalidRequest where it does not fit the body's types."""
+        text = encode(request, what=f"the request of kind `{self.name}`")
+        self.decode_request(text)
+        return text
+
+    def decode_request(self, text: str) -> Any:
+        """The typed request. Raises InvalidRequest, naming the members that do not fit and never their values."""
+        try:
+            return self.request.validate_json(text)
+        except ValidationError as error:
+            raise InvalidRequest(
+                f"the request does not fit kind `{self.name}`: {explain(error)}; see the body's signature"
+            ) from None
+
+    def encode_result(self, result: Any) -> str:
+        """JSON text of what the body returned. Raises InvalidResult where that is not what it promised."""
+        try:
+            checked = self.result.validate_python(result)
+            return self.result.dump_json(checked).decode()
+        except ValidationError as error:
+            raise InvalidResult(
+                f"kind `{self.name}` returned what its annotation does not allow: {explain(error)}"
+            ) from None
+        except ValueError as error:
+            raise InvalidResult(f"kind `{self.name}` returned what cannot be stored as JSON: {error}") from None
+
+    def call(self, context: Any, request: Any) -> Any:
+        """Call the body: a coroutine for `async def`, the result itself for `def`."""
+        if self.spread:
+            return self.body(context, **{name: getattr(request, name) for name in self.takes})
+        return self.body(context, request) if self.takes else self.body(context)
+
+
+class Registry:
+    """The kinds of one process."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def add(self, kind: Kind) -> None:
+        """Register. Raises ConfigurationError where another body has the name."""
+        there = self._kinds.get(kind.name)
+        if there is not None and _source(there.body) != _source(kind.body):
+            raise ConfigurationError(
+                f"kind `{kind.name}` is registered twice: by {_source(there.body)} and {_source(kind.body)}"
+            )
+        self._kinds[kind.name] = kind
+
+    def get(self, name: str) -> Kind | None:
+        """The kind, or None where this process does not know it."""
+        return self._kinds.get(name)
+
+    def require(self, name: str) -> Kind:
+        """The kind. Raises UnknownKind, with the near miss."""
+        kind = self._kinds.get(name)
+        if kind is None:
+            raise UnknownKind(unknown(name, self.names()))
+        return kind
+
+    def names(self) -> tuple[str, ...]:
+        """All registered names, sorted."""
+        return tuple(sorted(self._kinds))
+
+    def load(self, modules: tuple[str, ...]) -> None:
+        """Import the modules that register kinds. Raises ConfigurationError naming the one that cannot be."""
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name is None or not module.startswith(error.name):
+                    raise
+                raise ConfigurationError(
+                    f"AGENTRUN_IMPORTS names `{module}`, which cannot be imported ({error}); "
+                    "run from the folder that holds it, or set PYTHONPATH"
+                ) from None
+
+
+registry = Registry()
+"""This process's kinds."""
+
+
+def durable(
+    name: str,
+    *,
+    queue: str | None = None,
+    max_requeues: int | None = None,
+    timeout: timedelta | float | None = None,
+    lease_seconds: float | None = None,
+    retries: Retries | int | None = None,
+) -> Callable[[B], B]:
+    """Register a function as the body of the kind `name`; the function itself stays as it is.
+
+    Its first parameter is the context. With one more, that is the request; with several, the request is an object of
+    their names. `timeout` (seconds or timedelta) is the run's deadline from its enqueueing; `retries` is what
+    `ctx.step` uses by default; `max_requeues` and `lease_seconds` override the settings.
+
+    Raises ConfigurationError where the signature cannot be used or the name is taken.
+    """
+    options = Options(
+        queue=queue,
+        max_requeues=max_requeues,
+        timeout=as_timedelta(timeout),
+        lease_seconds=lease_seconds,
+        retries=as_retries(retries),
+    )
+
+    def register(body: B) -> B:
+        registry.add(kind_of(name, body, options))
+        return body
+
+    return register
+
+
+def kind_of(name: str, body: Body, options: Options | None = None) -> Kind:
+    """A kind from a function's signature, without registering it."""
+    if not name or name != name.strip() or len(name) > 200:
+        raise ConfigurationError(f"a kind's name must be 1 to 200 characters without blanks around it, not {name!r}")
+    hints = get_type_hints(body, include_extras=True)
+    parameters = list(inspect.signature(body).parameters.values())
+    if not parameters or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters[1:]):
+        raise ConfigurationError(
+            f"the body of kind `{name}` must take the context first and then named parameters: "
+            f"def {body.__name__}(ctx: Context, ...)"
+        )
+    takes = parameters[1:]
+    spread = len(takes) > 1
+    result = hints.get("return", Any)
+    return Kind(
+        name=name,
+        body=body,
+        request=_spread_request(name, takes, hints) if spread else _plain_request(takes, hints),
+        result=TypeAdapter(Any if result is None else result),
+        takes=tuple(parameter.name for parameter in takes),
+        spread=spread,
+        options=options or Options(),
+    )
+
+
+def unknown(name: str, known: tuple[str, ...]) -> str:
+    """The message for a kind that nobody registered."""
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean `{near[0]}`?" if near else f"registered: {', '.join(known) or 'none'}"
+    return f"no kind `{name}` is registered; {hint} (AGENTRUN_IMPORTS names the modules that register kinds)"
+
+
+def explain(error: ValidationError) -> str:
+    """Which members are wrong and why, without their values."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:5])
+
+
+def as_timedelta(value: timedelta | float | None) -> timedelta | None:
+    """Seconds or a timedelta as a timedelta."""
+    return timedelta(seconds=value) if isinstance(value, int | float) else value
+
+
+def as_retries(value: Retries | int | None) -> Retries:
+    """A number of attempts, or the policy itself."""
+    match value:
+        case None:
+            return Retries()
+        case int():
+            return Retries(attempts=value)
+        case Retries():
+            return value
+
+
+def _plain_request(takes: list[inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(hints.get(takes[0].name, Any) if takes else Any)
+
+
+def _spread_request(name: str, takes: list[inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
+    fields: dict[str, Any] = {
+        p.name: (hints.get(p.name, Any), ... if p.default is inspect.Parameter.empty else p.default) for p in takes
+    }
+    return TypeAdapter(create_model(f"Request of {name}", __config__={"extra": "forbid"}, **fields))
+
+
+def _source(body: Body) -> str:
+    return f"{getattr(body, '__module__', '?')}.{getattr(body, '__qualname__', repr(body))}"

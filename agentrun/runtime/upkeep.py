@@ -1,0 +1,137 @@
+"""The sweep: what no message will wake, and what has expired. Any number may run at once; each write re-checks.
+
+It only ever chooses candidates and asks for moves, so it may be killed anywhere and simply runs again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, assert_never
+
+from agentrun.core.policy import Backoff, Crash, GiveUp, RetryIn, decide
+from agentrun.core.wake import Publisher, Wake
+from agentrun.runtime.segment import facts_of
+from agentrun.settings import Settings
+from agentrun.store import sweeping, transitions
+from agentrun.store.connect import type_of_row
+from agentrun.store.database import Database
+from agentrun.store.sql import Statement
+
+log = logging.getLogger("agentrun.upkeep")
+
+GRACE_SECONDS = 1.0
+"""A run that became due just now has its wake on the way: it is counted, but not woken again yet."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What one sweep did."""
+
+    requeued: int = 0
+    dead_lettered: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    woken: int = 0
+
+
+class Sweep:
+    """One pass over one namespace."""
+
+    def __init__(self, settings: Settings, database: Database, publisher: Publisher, *, by: str) -> None:
+        self._settings, self._database, self._publisher, self._by = settings, database, publisher, by
+        self._scope = {"namespace": settings.namespace, "limit": settings.sweep_batch}
+        self.found = Found()
+
+    def run(self) -> Found:
+        """Reap expired leases, end what is past its deadline, wake what is due and has no message."""
+        self._reap()
+        self._expire()
+        self._wake_due()
+        params = self._scope | {"name": "sweep", "by": self._by, "found": json.dumps(asdict(self.found))}
+        self._database.rows(sweeping.SWEPT, params)
+        if any(asdict(self.found).values()):
+            log.info("sweep of %s: %s", self._settings.namespace, asdict(self.found))
+        return self.found
+
+    def _reap(self) -> None:
+        for row in self._database.rows(sweeping.EXPIRED, self._scope):
+            backoff = Backoff(self._settings.backoff_base_seconds, self._settings.backoff_max_seconds)
+            decision = decide(facts_of(row, self._settings.max_requeues), Crash(), backoff, luck=random.random())
+            match decision:
+                case RetryIn():
+                    self._requeue(row)
+                case GiveUp():
+                    self._dead_letter(row, decision)
+                case _:
+                    assert_never(decision)
+
+    def _requeue(self, row: type_of_row) -> None:
+        for moved in self._move(transitions.REAP_REQUEUE, row, {"lost": row["claimed_by"], "to": "queued"}):
+            self.found.requeued += 1
+            self._publisher.wake(Wake.of(moved, cause="reap"))
+
+    def _dead_letter(self, row: type_of_row, decision: GiveUp) -> None:
+        writes = self._database.rows(sweeping.IN_FLIGHT, {"run_id": row["id"]})
+        error = {
+            "class": "unknown",
+            "type": "WorkerLost",
+            "message": _why(row, writes),
+            "step": writes[0]["key"] if writes else None,
+            "in_flight": [_named(write) for write in writes],
+        }
+        said = {"lost": row["claimed_by"], "to": str(decision.status), "reason": str(decision.reason)}
+        params = {"reason": str(decision.reason), "error": json.dumps(error)}
+        for moved in self._move(transitions.REAP_SETTLE[decision.status], row, said, params):
+            self.found.dead_lettered += decision.status == "failed"
+            self.found.cancelled += decision.status == "cancelled"
+            self._publisher.settled(moved["id"])
+
+    def _move(
+        self, statement: Statement, row: type_of_row, said: Mapping[str, Any], params: Mapping[str, Any] | None = None
+    ) -> list[type_of_row]:
+        guard = {"run_id": row["id"], "epoch": row["epoch"], "by": self._by, "data": json.dumps(said), "redo": None}
+        return self._database.rows(statement, {**(params or {}), **guard})
+
+    def _expire(self) -> None:
+        for row in self._database.rows(sweeping.DEADLINES, self._scope):
+            params = {"run_id": row["id"], "by": self._by, "data": json.dumps({"reason": "deadline_exceeded"})}
+            for moved in self._database.rows(transitions.EXPIRE, self._scope | params):
+                self.found.expired += 1
+                self._publisher.settled(moved["id"])
+
+    def _wake_due(self) -> None:
+        """Send at most as many wakes as there are due runs without a message, oldest first: a backlog is no fault."""
+        for row in self._database.rows(sweeping.QUEUES, self._scope):
+            queue = row["queue"]
+            depth = self._publisher.depth(queue)
+            if depth is None:
+                continue
+            batch = self._settings.sweep_batch
+            due = self._count(queue, depth + batch)
+            if due <= depth:
+                continue
+            params = self._scope | {"queue": queue, "grace": GRACE_SECONDS, "limit": min(due - depth, batch)}
+            wakes = [Wake.of(lost, cause="sweep") for lost in self._database.rows(sweeping.DUE, params)]
+            self.found.woken += self._publisher.wake(*wakes)
+
+    def _count(self, queue: str, most: int) -> int:
+        row = self._database.row(sweeping.DUE_COUNT, self._scope | {"queue": queue, "limit": most})
+        return row["due"] if row is not None else 0
+
+
+def _named(write: type_of_row) -> dict[str, Any]:
+    named = {name: write[name] for name in ("key", "name", "effect", "args_digest", "idempotency_key", "by")}
+    return named | {"args": write["args"], "started_at": str(write["started_at"])}
+
+
+def _why(row: type_of_row, writes: list[type_of_row]) -> str:
+    lost = f"`{row['claimed_by']}` stopped renewing its lease"
+    if row["write_in_flight"] and writes:
+        return f"{lost} while the write `{writes[0]['name']}` was in flight; find out whether it happened, then resolve"
+    if not row["has_request"]:
+        return f"{lost}, and the run keeps no request to start again from"
+    return lost

@@ -1,0 +1,54 @@
+"""How this package talks to PostgreSQL: connection arguments and adapters, the same for every connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
+
+from agentrun.core.errors import ConfigurationError
+
+type_of_row = dict[str, Any]
+
+KEEPALIVE: Mapping[str, Any] = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "connect_timeout": 5,
+}
+
+
+def connect(url: str, *, name: str) -> Connection[type_of_row]:
+    """A synchronous connection in autocommit. `name` is what pg_stat_activity shows."""
+    connection = psycopg.connect(plain(url), autocommit=True, row_factory=dict_row, application_name=name, **KEEPALIVE)
+    adapt(connection)
+    return connection
+
+
+async def connect_async(url: str, *, name: str) -> AsyncConnection[type_of_row]:
+    """An asynchronous connection in autocommit."""
+    connection = await AsyncConnection.connect(
+        plain(url), autocommit=True, row_factory=dict_row, application_name=name, **KEEPALIVE
+    )
+    adapt(connection)
+    return connection
+
+
+def adapt(connection: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Stored JSON comes back as its text: pydantic reads it straight into types, and nothing is parsed twice."""
+    connection.adapters.register_loader("json", TextLoader)
+
+
+def plain(url: str) -> str:
+    """The URL without a SQLAlchemy driver name. Raises ConfigurationError where it is no PostgreSQL URL."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.split("+")[0] not in ("postgresql", "postgres"):
+        raise ConfigurationError(
+            f"AGENTRUN_DATABASE_URL must be postgresql://user@host:port/name, but its scheme is `{scheme[:20]}`"
+        )
+    return f"postgresql://{rest}"

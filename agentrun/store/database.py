@@ -1,0 +1,98 @@
+"""The synchronous side of the database: a small pool per process, reads, and writes outside segments."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import Connection
+from psycopg.rows import dict_row
+from psycopg_pool import ConnectionPool
+
+from agentrun.core.errors import ConfigurationError
+from agentrun.store.connect import KEEPALIVE, adapt, connect, plain, type_of_row
+from agentrun.store.sql import Statement
+
+
+class Database:
+    """One database, safe to use from any thread and after a fork (every process opens a pool of its own)."""
+
+    def __init__(self, url: str, *, name: str = "agentrun", max_connections: int = 8) -> None:
+        self.url, self._name, self._max = url, name, max_connections
+        self._pools: dict[int, ConnectionPool[Connection[type_of_row]]] = {}
+        self._lock = threading.Lock()
+
+    def rows(self, statement: Statement, params: Mapping[str, Any] | None = None) -> list[type_of_row]:
+        """The rows of one statement, committed on return.
+
+        A connection that broke before it was used is replaced once; every statement here is guarded or keyed, so that
+        sending it twice does no harm.
+        """
+        try:
+            with self.connection() as connection:
+                return connection.execute(statement.sql, params or {}).fetchall()
+        except (psycopg.OperationalError, psycopg.InterfaceError):
+            with self.connection() as connection:
+                return connection.execute(statement.sql, params or {}).fetchall()
+
+    def row(self, statement: Statement, params: Mapping[str, Any] | None = None) -> type_of_row | None:
+        """The first row, or None."""
+        rows = self.rows(statement, params)
+        return rows[0] if rows else None
+
+    @contextmanager
+    def connection(self) -> Generator[Connection[type_of_row]]:
+        """A pooled connection in autocommit. Raises ConfigurationError where the server cannot be reached."""
+        with self._pool().connection(timeout=10) as connection:
+            yield connection
+
+    @contextmanager
+    def transaction(self) -> Generator[Connection[type_of_row]]:
+        """A pooled connection inside one transaction."""
+        with self.connection() as connection, connection.transaction():
+            yield connection
+
+    def dedicated(self, name: str) -> Connection[type_of_row]:
+        """A connection of the caller's own, outside the pool (heartbeat, notifications)."""
+        return connect(self.url, name=name)
+
+    def close(self) -> None:
+        """Close this process's pool."""
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            pool.close()
+
+    def _pool(self) -> ConnectionPool[Connection[type_of_row]]:
+        pool = self._pools.get(os.getpid())
+        if pool is None:
+            with self._lock:
+                pool = self._pools.get(os.getpid()) or self._open()
+        return pool
+
+    def _open(self) -> ConnectionPool[Connection[type_of_row]]:
+        arguments = {"autocommit": True, "row_factory": dict_row, "application_name": self._name, **KEEPALIVE}
+        self._probe()
+        pool = ConnectionPool[Connection[type_of_row]](
+            plain(self.url),
+            kwargs=arguments,
+            configure=adapt,
+            min_size=1,
+            max_size=self._max,
+            reconnect_timeout=0,
+            open=True,
+            name=self._name,
+        )
+        self._pools[os.getpid()] = pool
+        return pool
+
+    def _probe(self) -> None:
+        try:
+            connect(self.url, name=self._name).close()
+        except psycopg.OperationalError as error:
+            raise ConfigurationError(
+                f"the database of AGENTRUN_DATABASE_URL cannot be reached: {str(error).splitlines()[0]}"
+            ) from None

@@ -1,0 +1,208 @@
+"""The journal's statements: record a step, fence a write, finish it, replay. Every one of them names the epoch.
+
+A read-only step is one statement; a write is two (fence, finish). The lock on the run's row makes a stale owner's
+statement find nothing, and gives the event numbers drawn under it their order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Integer,
+    Numeric,
+    Text,
+    and_,
+    case,
+    func,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSON, insert
+
+from agentrun.core.words import Effect, Status, StepStatus
+from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.tables import event_seq, runs, steps
+from agentrun.store.transitions import BY, EPOCH, LEASE, RUN_ID
+
+KEY = param("key", Text)
+_MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
+_ENDED: dict[str, ColumnElement[Any]] = {
+    "status": param("status", Text),
+    "result": param("result", JSON),
+    "error": param("error", JSON),
+    "model": param("model", Text),
+    "input_tokens": param("input_tokens", BigInteger),
+    "output_tokens": param("output_tokens", BigInteger),
+    "cost": param("cost", Numeric),
+}
+_NAMED: dict[str, ColumnElement[Any]] = {
+    "key": KEY,
+    "kind": param("kind", Text),
+    "name": param("name", Text),
+    "effect": param("effect", Text),
+    "attempt": param("attempt", Integer),
+    "epoch": EPOCH,
+    "by": BY,
+    "args_digest": param("args_digest", Text),
+    "args": param("args", JSON),
+}
+
+
+def _record(*, with_usage: bool) -> Statement:
+    """Refuses (no row): not running, another epoch, or the step has already ended. Usage also lands on the run."""
+    held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
+    values = {"run_id": held.c.id, **_NAMED, **_ENDED, "seq": event_seq.next_value(), "finished_at": now()}
+    recorded = (
+        insert(steps)
+        .from_select(list(values), select(*values.values()).select_from(held))
+        .on_conflict_do_update(
+            index_elements=["run_id", "key"],
+            set_={name: insert(steps).excluded[name] for name in values if name not in ("run_id", "key")},
+            where=steps.c.status == word(StepStatus.REDO),
+        )
+        .returning(steps.c.run_id)
+    )
+    if not with_usage:
+        return compiled("record", select(recorded.cte("recorded")))
+    done = recorded.cte("recorded")
+    spent = (
+        update(runs)
+        .where(runs.c.id == done.c.run_id)
+        .values(lease_expires_at=now() + seconds(LEASE), **_spent())
+        .returning(runs.c.id)
+        .cte("spent")
+    )
+    return compiled("record_with_usage", select(spent))
+
+
+def _spent() -> dict[str, Any]:
+    return {
+        "model_calls": runs.c.model_calls + number(1),
+        "input_tokens": runs.c.input_tokens + func.coalesce(_ENDED["input_tokens"], number(0)),
+        "output_tokens": runs.c.output_tokens + func.coalesce(_ENDED["output_tokens"], number(0)),
+        "cost": runs.c.cost + func.coalesce(_ENDED["cost"], number(0)),
+    }
+
+
+def _fence() -> Statement:
+    """Before a write: record it as started, stamp `pending_effect`, renew the lease (ADR-112).
+
+    No row: the lease is lost, or a cancel was asked for. A row without `key`: the step may not start (it is in flight
+    since another attempt, or has ended).
+    """
+    effect = param("effect", Text)
+    strongest = case((runs.c.pending_effect == word(Effect.NON_IDEMPOTENT_WRITE), runs.c.pending_effect), else_=effect)
+    fenced = (
+        update(runs)
+        .where(_MINE, runs.c.cancel_requested_at.is_(None))
+        .values(pending_effect=strongest, lease_expires_at=now() + seconds(LEASE))
+        .returning(runs.c.id)
+        .cte("fenced")
+    )
+    values = {
+        "run_id": fenced.c.id,
+        **_NAMED,
+        "status": word(StepStatus.STARTED),
+        "idempotency_key": param("idempotency_key", Text),
+        "reconcilable": param("reconcilable", Boolean),
+        "started_seq": event_seq.next_value(),
+        "started_at": now(),
+    }
+    again = {name: insert(steps).excluded[name] for name in values if name not in ("run_id", "key", "idempotency_key")}
+    started = (
+        insert(steps)
+        .from_select(list(values), select(*values.values()).select_from(fenced))
+        .on_conflict_do_update(index_elements=["run_id", "key"], set_=again | {"error": null()}, where=_MAY_START)
+        .returning(steps.c.key)
+        .cte("started")
+    )
+    return compiled("fence", select(fenced.c.id, started.c.key).select_from(fenced.outerjoin(started, true())))
+
+
+# A non-idempotent write that is in flight never starts again: only once it is known that nothing happened.
+_MAY_START = or_(
+    steps.c.status.in_([word(StepStatus.NOT_APPLIED), word(StepStatus.REDO)]),
+    and_(steps.c.status == word(StepStatus.STARTED), steps.c.effect == word(Effect.IDEMPOTENT_WRITE)),
+)
+
+
+def _finish() -> Statement:
+    """After a write: record how it ended, clear the fence unless another write is in flight, renew the lease.
+
+    Refuses (no row): not running, another epoch, or the step is not in flight. A cancel does not refuse: what happened
+    outside is recorded.
+    """
+    held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
+    done = (
+        update(steps)
+        .where(steps.c.run_id == held.c.id, steps.c.key == KEY, steps.c.status == word(StepStatus.STARTED))
+        .values(**_ENDED, epoch=EPOCH, by=BY, seq=event_seq.next_value(), finished_at=now())
+        .returning(steps.c.run_id)
+        .cte("done")
+    )
+    others = (
+        select(func.max(steps.c.effect))
+        .where(
+            steps.c.run_id == RUN_ID,
+            steps.c.status == word(StepStatus.STARTED),
+            steps.c.effect != word(Effect.READ_ONLY),
+            steps.c.key != KEY,
+        )
+        .scalar_subquery()
+    )
+    cleared = (
+        update(runs)
+        .where(runs.c.id == done.c.run_id)
+        .values(pending_effect=others, lease_expires_at=now() + seconds(LEASE))
+        .returning(runs.c.id)
+        .cte("cleared")
+    )
+    return compiled("finish", select(cleared))
+
+
+def _not_applied() -> Statement:
+    """An interrupted write of which it is known that nothing happened: it may start afresh. Refuses as `finish`."""
+    held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
+    freed = (
+        update(steps)
+        .where(steps.c.run_id == held.c.id, steps.c.key == KEY, steps.c.status == word(StepStatus.STARTED))
+        .values(status=word(StepStatus.NOT_APPLIED))
+        .returning(steps.c.run_id)
+    )
+    return compiled("not_applied", select(freed.cte("freed")))
+
+
+def _replay() -> Statement:
+    columns = (
+        steps.c.key, steps.c.kind, steps.c.name, steps.c.status, steps.c.effect, steps.c.attempt, steps.c.result,
+        steps.c.error, steps.c.idempotency_key, steps.c.reconcilable, steps.c.args_digest, steps.c.epoch,
+    )  # fmt: skip
+    return compiled("replay", select(*columns).where(steps.c.run_id == RUN_ID))
+
+
+def _step_landed() -> Statement:
+    """After a connection broke in mid-write: did this attempt's statement commit?"""
+    landed = select(steps.c.run_id, steps.c.run_id.label("id"), steps.c.key).where(
+        steps.c.run_id == RUN_ID,
+        steps.c.key == KEY,
+        steps.c.epoch == EPOCH,
+        steps.c.by == BY,
+        steps.c.status == param("landed_status", Text),
+    )
+    return compiled("step_landed", landed)
+
+
+RECORD = _record(with_usage=False)
+RECORD_WITH_USAGE = _record(with_usage=True)
+FENCE = _fence()
+FINISH = _finish()
+NOT_APPLIED = _not_applied()
+REPLAY = _replay()
+STEP_LANDED = _step_landed()

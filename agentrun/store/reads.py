@@ -1,0 +1,206 @@
+"""Reads for people, producers and the engine. None of them decides anything: the guarded writes do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import BigInteger, Integer, Text, and_, case, func, literal_column, null, or_, select, union_all
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
+
+from agentrun.core.codec import decode
+from agentrun.core.records import Event, Run, Step, Usage
+from agentrun.core.words import EventType, Reason, Status, StepStatus
+from agentrun.store.sql import Statement, compiled, number, param, word
+from agentrun.store.tables import moves, processes, runs, steps
+from agentrun.store.transitions import BY, CLAIMED_COLUMNS, EPOCH, NAMESPACE, RUN_ID, write_in_flight
+
+_DERIVED = ("request_digest", "lease_seconds", "max_requeues", "limits", "planned_cost", "code_version")
+_RUN_COLUMNS = tuple(column for column in runs.c if column.name not in _DERIVED)
+
+
+def _by_id() -> Statement:
+    """In any namespace: who asks decides between 'unknown' and 'not yours'."""
+    return compiled("run_by_id", select(*_RUN_COLUMNS).where(runs.c.id == RUN_ID))
+
+
+def _listed() -> Statement:
+    """Newest first. Every filter is optional; `before_*` is the last run of the page before."""
+    filters = (
+        or_(param("namespace", Text).is_(None), runs.c.namespace == NAMESPACE),
+        or_(param("status", ARRAY(Text)).is_(None), runs.c.status == func.any(param("status", ARRAY(Text)))),
+        or_(param("kind", Text).is_(None), runs.c.kind == param("kind", Text)),
+        or_(param("reason", Text).is_(None), runs.c.reason == param("reason", Text)),
+        or_(param("owner", Text).is_(None), runs.c.owner == param("owner", Text)),
+        or_(
+            param("tag", Text).is_(None),
+            runs.c.tags.contains(func.array_append(literal_column("'{}'::text[]"), param("tag", Text))),
+        ),
+        or_(param("attributes", JSONB).is_(None), runs.c.attributes.contains(param("attributes", JSONB))),
+        or_(param("parent_id", UUID).is_(None), runs.c.parent_id == param("parent_id", UUID)),
+    )
+    cursor = select(runs.c.created_at, runs.c.id).where(runs.c.id == param("before", UUID)).cte("cursor")
+    page = or_(
+        param("before", UUID).is_(None),
+        func.row(runs.c.created_at, runs.c.id) < select(func.row(cursor.c.created_at, cursor.c.id)).scalar_subquery(),
+    )
+    listing = select(*_RUN_COLUMNS).where(*filters, page).order_by(runs.c.created_at.desc(), runs.c.id.desc())
+    return compiled("runs_listed", listing.limit(param("limit", Integer)))
+
+
+def _events() -> Statement:
+    """The stream is read from what is stored anyway: the run's birth, its moves, and its steps' two ends."""
+    steps_only = (_none(Text), _none(Text), _none(Text), _none(Text), _none(Integer), _none(JSON), _none(Integer))
+    names = ("key", "kind", "name", "effect", "attempt", "error", "result_bytes")
+    born = select(
+        number(0).label("seq"),
+        word(EventType.ENQUEUED).label("type"),
+        runs.c.created_at.label("at"),
+        number(0).label("epoch"),
+        _none(Text).label("by"),
+        _none(JSON).label("data"),
+        *(column.label(name) for column, name in zip(steps_only, names, strict=True)),
+    ).where(runs.c.id == RUN_ID)
+    moved = select(moves.c.seq, moves.c.type, moves.c.at, moves.c.epoch, moves.c.by, moves.c.data, *steps_only).where(
+        moves.c.run_id == RUN_ID
+    )
+    one = (
+        steps.c.epoch,
+        steps.c.by,
+        _none(JSON),
+        steps.c.key,
+        steps.c.kind,
+        steps.c.name,
+        steps.c.effect,
+        steps.c.attempt,
+    )
+    started = select(
+        steps.c.started_seq, word(EventType.STEP_STARTED), steps.c.started_at, *one, _none(JSON), _none(Integer)
+    ).where(steps.c.run_id == RUN_ID, steps.c.started_seq.is_not(None))
+    failed = (steps.c.status == word(StepStatus.FAILED), word(EventType.STEP_FAILED))
+    told_as = case(failed, else_=word(EventType.STEP_COMPLETED))
+    size = func.octet_length(steps.c.result.cast(Text))
+    ended = select(steps.c.seq, told_as, steps.c.finished_at, *one, steps.c.error, size).where(
+        steps.c.run_id == RUN_ID, steps.c.finished_at.is_not(None)
+    )
+    told = union_all(born, moved, started, ended).subquery("told")
+    page = select(told).where(told.c.seq > param("after", BigInteger)).order_by(told.c.seq)
+    return compiled("events", page.limit(param("limit", Integer)))
+
+
+def _none(kind: Any) -> Any:
+    return null().cast(kind)
+
+
+def _journal() -> Statement:
+    listing = select(steps).where(steps.c.run_id == RUN_ID)
+    return compiled("journal", listing.order_by(func.coalesce(steps.c.seq, steps.c.started_seq)))
+
+
+def _move_landed() -> Statement:
+    """After a connection broke: a fenced move happens at most once in an epoch, so its event says whether it did."""
+    landed = (
+        select(*CLAIMED_COLUMNS)
+        .select_from(runs.join(moves, moves.c.run_id == runs.c.id))
+        .where(
+            runs.c.id == RUN_ID, moves.c.type == param("landed_type", Text), moves.c.by == BY, moves.c.epoch == EPOCH
+        )
+    )
+    return compiled("move_landed", landed.limit(number(1)))
+
+
+def _claim_landed() -> Statement:
+    """As above for a claim, which draws its epoch itself: its event carries the claim's own token."""
+    landed = (
+        select(*CLAIMED_COLUMNS)
+        .select_from(runs.join(moves, and_(moves.c.run_id == runs.c.id, moves.c.epoch == runs.c.epoch)))
+        .where(
+            runs.c.id == RUN_ID,
+            runs.c.status == word(Status.RUNNING),
+            moves.c.type == word(EventType.CLAIMED),
+            moves.c.data.op("->>")(literal_column("'claim'")) == param("claim", Text),
+        )
+    )
+    return compiled("claim_landed", landed)
+
+
+def _unclaimed() -> Statement:
+    """Why a claim found nothing: the run's status, namespace, and how many seconds it is early."""
+    early = func.extract("epoch", runs.c.due_at - func.now())
+    return compiled(
+        "unclaimed",
+        select(runs.c.status, runs.c.namespace, runs.c.kind, runs.c.queue, runs.c.priority, early.label("early")).where(
+            runs.c.id == RUN_ID
+        ),
+    )
+
+
+def _held() -> Statement:
+    """Whether a segment still holds its run, and whether its end was asked for. No row: another owner's."""
+    held = (runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
+    return compiled("held", select(runs.c.cancel_requested_at.is_not(None).label("cancel_requested")).where(*held))
+
+
+def _facts() -> Statement:
+    """What the retry decision stands on, for a segment that failed."""
+    passed = func.coalesce(runs.c.deadline_at < func.now(), literal_column("false")).label("deadline_passed")
+    facts = select(
+        runs.c.requeue_count,
+        runs.c.max_requeues,
+        runs.c.request.is_not(None).label("has_request"),
+        write_in_flight(runs.c.id).label("write_in_flight"),
+        passed,
+        runs.c.cancel_requested_at.is_not(None).label("cancel_requested"),
+    )
+    return compiled("facts", facts.where(runs.c.id == RUN_ID, runs.c.epoch == EPOCH))
+
+
+def _kinds_alive() -> Statement:
+    seen = processes.c.seen_at > func.now() - literal_column("interval '1 minute'")
+    kinds = func.unnest(processes.c.kinds).label("kind")
+    return compiled("kinds_alive", select(kinds).distinct().where(processes.c.namespace == NAMESPACE, seen))
+
+
+RUN_BY_ID = _by_id()
+RUNS_LISTED = _listed()
+EVENTS = _events()
+JOURNAL = _journal()
+MOVE_LANDED = _move_landed()
+CLAIM_LANDED = _claim_landed()
+UNCLAIMED = _unclaimed()
+HELD = _held()
+FACTS = _facts()
+KINDS_ALIVE = _kinds_alive()
+
+
+def as_run(row: Mapping[str, Any]) -> Run:
+    """A row of `runs` as a record."""
+    same = {name: row[name] for name in Run.__slots__ if name in row and name not in ("usage", "request", "result")}
+    same |= {"status": Status(row["status"]), "reason": Reason(row["reason"]) if row["reason"] else None}
+    return Run(
+        **{**same, "error": decode(row["error"]), "request": decode(row["request"]), "result": decode(row["result"])},
+        usage=Usage(row["model_calls"], row["input_tokens"], row["output_tokens"], row["cost"]),
+    )
+
+
+def as_event(row: Mapping[str, Any]) -> Event:
+    """A row of the event stream as a record."""
+    data: dict[str, Any] = decode(row["data"]) or {}
+    for name in ("by", "key", "kind", "name", "effect", "attempt", "result_bytes"):
+        if row[name] is not None:
+            data[name] = row[name]
+    if row["error"] is not None:
+        data["error"] = decode(row["error"])
+    return Event(row["seq"], EventType(row["type"]), row["at"], row["epoch"], data)
+
+
+def as_step(row: Mapping[str, Any]) -> Step:
+    """A row of the journal as a record."""
+    names = [name for name in Step.__slots__ if name not in ("usage", "result", "error")]
+    usage = Usage(
+        int(row["model"] is not None), row["input_tokens"] or 0, row["output_tokens"] or 0, row["cost"] or Decimal(0)
+    )
+    return Step(
+        **{name: row[name] for name in names}, result=decode(row["result"]), error=decode(row["error"]), usage=usage
+    )

@@ -1,0 +1,68 @@
+"""The schema's revision: migrate to it, and refuse to work on another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.pool import NullPool
+
+import agentrun
+from agentrun.core.errors import SchemaMismatch
+from agentrun.store.connect import plain
+from agentrun.store.tables import SCHEMA
+
+
+def migrate(url: str, revision: str = "head") -> str | None:
+    """Bring the database to `revision`; returns the revision it is at. Safe to run from several places at once."""
+    config = _config(url)
+    if revision == "base":
+        command.downgrade(config, revision)
+    else:
+        command.upgrade(config, revision)
+    return current(url)
+
+
+def current(url: str) -> str | None:
+    """The revision that the database is at, or None where agentrun's schema is not there."""
+    with engine(url).connect() as connection:
+        options = {"version_table_schema": SCHEMA}
+        return MigrationContext.configure(connection, opts=options).get_current_revision()
+
+
+def head() -> str | None:
+    """The revision that this code needs."""
+    return ScriptDirectory.from_config(_config("postgresql://")).get_current_head()
+
+
+def require_head(url: str) -> None:
+    """Raises SchemaMismatch where the database is not at this code's revision."""
+    there, needed = current(url), head()
+    if there != needed:
+        raise SchemaMismatch(
+            f"the database's schema is at revision {there or 'none'}, this version of agentrun needs {needed}; "
+            "run `agentrun migrate`"
+        )
+
+
+def engine(url: str) -> Engine:
+    """A SQLAlchemy engine without a pool, for migrations."""
+    return create_engine(plain(url).replace("postgresql://", "postgresql+psycopg://", 1), poolclass=NullPool)
+
+
+def _config(url: str) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_scripts()))
+    config.attributes["url"] = url
+    return config
+
+
+def _scripts() -> Path:
+    """Inside the wheel the scripts are part of the package; in a checkout they stand beside it."""
+    package = Path(agentrun.__file__).parent
+    inside = package / "_migrations"
+    return inside if inside.is_dir() else package.parent / "migrations"

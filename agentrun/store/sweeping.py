@@ -1,0 +1,136 @@
+"""What the sweep asks. Every question has a partial index of its own, so its cost does not grow with history.
+
+These reads only choose candidates; the moves that follow re-check everything in their own statement.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Boolean, Double, Integer, Text, and_, delete, func, literal_column, select
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
+
+from agentrun.core.words import Effect, Status, StepStatus
+from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.tables import processes, runs, steps, sweeps
+from agentrun.store.transitions import NAMESPACE, RUN_ID, write_in_flight
+
+QUEUE = param("queue", Text)
+LIMIT = param("limit", Integer)
+_DUE = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.QUEUED), runs.c.due_at <= now())
+_WAKE = (runs.c.id, runs.c.namespace, runs.c.kind, runs.c.queue, runs.c.priority)
+
+
+def _expired() -> Statement:
+    """Running rows whose lease ran out, oldest first, with the facts of the retry decision."""
+    facts = (
+        runs.c.id,
+        runs.c.epoch,
+        runs.c.claimed_by,
+        runs.c.requeue_count,
+        runs.c.max_requeues,
+        runs.c.request.is_not(None).label("has_request"),
+        write_in_flight(runs.c.id).label("write_in_flight"),
+        func.coalesce(runs.c.deadline_at < now(), literal_column("false")).label("deadline_passed"),
+        runs.c.cancel_requested_at.is_not(None).label("cancel_requested"),
+        *_WAKE[1:],
+    )
+    stale = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.RUNNING), runs.c.lease_expires_at < now())
+    return compiled("expired", select(*facts).where(stale).order_by(runs.c.lease_expires_at).limit(LIMIT))
+
+
+def _in_flight() -> Statement:
+    """The writes of a run that started and have not said how they ended: what an operator has to look up."""
+    named = (
+        steps.c.key, steps.c.name, steps.c.effect, steps.c.args_digest, steps.c.args, steps.c.idempotency_key,
+        steps.c.by, steps.c.started_at, steps.c.reconcilable,
+    )  # fmt: skip
+    started = and_(steps.c.run_id == RUN_ID, steps.c.status == word(StepStatus.STARTED))
+    return compiled("in_flight", select(*named).where(started, steps.c.effect != word(Effect.READ_ONLY)))
+
+
+def _queues() -> Statement:
+    """The queues that hold queued runs, one index probe each however many runs they hold."""
+    queued = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.QUEUED))
+    first = select(func.min(runs.c.queue).label("queue")).where(queued).cte("names", recursive=True)
+    after = select(func.min(runs.c.queue)).where(queued, runs.c.queue > first.c.queue).scalar_subquery()
+    names = first.union_all(select(after).where(first.c.queue.is_not(None)))
+    return compiled("queues", select(names.c.queue).where(names.c.queue.is_not(None)))
+
+
+def _due_count() -> Statement:
+    """How many runs of a queue are due, counted no further than `limit`."""
+    some = select(number(1).label("one")).where(_DUE, runs.c.queue == QUEUE).limit(LIMIT).subquery("some")
+    return compiled("due_count", select(func.count().label("due")).select_from(some))
+
+
+def _due() -> Statement:
+    """Due runs of a queue, oldest first, passing over those whose wake may still be on its way."""
+    settled = runs.c.due_at <= now() - seconds(param("grace", Double))
+    return compiled(
+        "due", select(*_WAKE).where(_DUE, settled, runs.c.queue == QUEUE).order_by(runs.c.due_at).limit(LIMIT)
+    )
+
+
+def _deadlines() -> Statement:
+    passed = and_(
+        runs.c.namespace == NAMESPACE,
+        runs.c.deadline_at < now(),
+        runs.c.status.in_([word(Status.QUEUED), word(Status.WAITING)]),
+    )
+    return compiled("deadlines", select(runs.c.id).where(passed).order_by(runs.c.deadline_at).limit(LIMIT))
+
+
+def _swept() -> Statement:
+    done = insert(sweeps).values(
+        namespace=NAMESPACE,
+        name=param("name", Text),
+        swept_at=now(),
+        swept_by=param("by", Text),
+        found=param("found", JSON),
+    )
+    return compiled(
+        "swept",
+        done.on_conflict_do_update(
+            index_elements=["namespace", "name"],
+            set_={"swept_at": done.excluded.swept_at, "swept_by": done.excluded.swept_by, "found": done.excluded.found},
+        ).returning(sweeps.c.name),
+    )
+
+
+def _process_seen() -> Statement:
+    """This process is alive. Brings back how many seconds ago the last sweep was (NULL: never)."""
+    seen = insert(processes).values(
+        id=param("process_id", UUID),
+        namespace=NAMESPACE,
+        name=param("by", Text),
+        version=param("version", Text),
+        kinds=param("kinds", ARRAY(Text)),
+        queues=param("queues", ARRAY(Text)),
+        holds=param("holds", Integer),
+        draining=param("draining", Boolean),
+        started_at=now(),
+        seen_at=now(),
+    )
+    upsert = seen.on_conflict_do_update(
+        index_elements=["id"],
+        set_={name: seen.excluded[name] for name in ("kinds", "queues", "holds", "draining", "seen_at")},
+    ).returning(processes.c.id)
+    ages = select(func.extract("epoch", now() - sweeps.c.swept_at)).where(
+        sweeps.c.namespace == NAMESPACE, sweeps.c.name == word("sweep")
+    )
+    return compiled("process_seen", select(upsert.cte("seen"), ages.scalar_subquery().label("sweep_age")))
+
+
+def _process_gone() -> Statement:
+    gone = delete(processes).where(processes.c.id == param("process_id", UUID)).returning(processes.c.id)
+    return compiled("process_gone", gone)
+
+
+EXPIRED = _expired()
+IN_FLIGHT = _in_flight()
+QUEUES = _queues()
+DUE_COUNT = _due_count()
+DUE = _due()
+DEADLINES = _deadlines()
+SWEPT = _swept()
+PROCESS_SEEN = _process_seen()
+PROCESS_GONE = _process_gone()

@@ -1,0 +1,307 @@
+"""Every move of a run as one guarded statement over one private mover. No other module updates a run's status.
+
+A move that was refused returns no row: that is data, not an error. Each statement moves the row and tells the event
+stream in one go, so neither can exist without the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Double, Text, and_, exists, func, insert, null, select, true, update
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID
+from sqlalchemy.sql.selectable import CTE
+
+from agentrun.core import moves as legal
+from agentrun.core.moves import Move
+from agentrun.core.words import FINAL, Effect, EventType, Reason, Status, StepStatus
+from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.tables import event_seq, moves, runs, steps
+
+RUN_ID = param("run_id", UUID)
+EPOCH = param("epoch", BigInteger)
+NAMESPACE = param("namespace", Text)
+BY = param("by", Text)
+DATA = param("data", JSON)
+LEASE = func.coalesce(runs.c.lease_seconds, param("lease", Double))
+
+CLAIMED_COLUMNS = (
+    runs.c.id, runs.c.epoch, runs.c.kind, runs.c.request, runs.c.queue, runs.c.priority, runs.c.requeue_count,
+    runs.c.max_requeues, runs.c.lease_seconds, runs.c.owner, runs.c.limits, runs.c.deadline_at,
+    runs.c.cancel_requested_at, runs.c.model_calls, runs.c.input_tokens, runs.c.output_tokens, runs.c.cost,
+    runs.c.attributes, runs.c.tags, runs.c.parent_id, runs.c.claimed_by,
+)  # fmt: skip
+WAKE_COLUMNS = (runs.c.id, runs.c.namespace, runs.c.kind, runs.c.queue, runs.c.priority, runs.c.due_at, runs.c.epoch)
+
+
+def write_in_flight(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether a non-idempotent write of the run started, has not said how it ended, and cannot be asked."""
+    return exists().where(
+        steps.c.run_id == run_id,
+        steps.c.status == word(StepStatus.STARTED),
+        steps.c.effect == word(Effect.NON_IDEMPOTENT_WRITE),
+        ~steps.c.reconcilable,
+    )
+
+
+def _moved(
+    move: Move,
+    target: Status,
+    *guards: ColumnElement[bool],
+    returning: tuple[ColumnElement[Any], ...] = WAKE_COLUMNS,
+    **values: ColumnElement[Any],
+) -> CTE:
+    """The one place where a status changes. What a status implies is set here, so that half states cannot be asked for."""
+    assert target in move.targets, (move.verb, target)
+    sources = runs.c.status.in_([word(source) for source in sorted(move.sources)])
+    fence = (runs.c.epoch == EPOCH,) if move.fenced else ()
+    return (
+        update(runs)
+        .where(runs.c.id == RUN_ID, sources, *fence, *guards)
+        .values({"status": word(target), **_implied_by(target), **values})
+        .returning(*returning)
+        .cte("moved")
+    )
+
+
+def _implied_by(target: Status) -> dict[str, ColumnElement[Any]]:
+    implied: dict[str, ColumnElement[Any]] = {}
+    if target is not Status.RUNNING:
+        implied |= {"claimed_by": null(), "lease_expires_at": null()}
+    if target is not Status.WAITING:
+        implied |= {"waiting_on": null()}
+    if target in FINAL:
+        return implied | {"finished_at": now(), "due_at": null()}
+    return implied | {"finished_at": null(), "reason": null()}
+
+
+def _told(moved: CTE, event: EventType, data: ColumnElement[Any] = DATA, *, name: str = "told") -> CTE:
+    """The event of a move. Its seq is drawn from the moved row, hence under that row's lock: ordered within the run."""
+    entry = select(
+        moved.c.id, event_seq.next_value(), word(event), now(), moved.c.epoch, BY.label("by"), data.label("data")
+    )
+    return insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry).cte(name)
+
+
+def _statement(name: str, moved: CTE, *effects: CTE) -> Statement:
+    return compiled(name, select(moved).add_cte(*effects))
+
+
+def _redo_failed_step(moved: CTE) -> CTE:
+    """The failure that ended the segment is not replayed: its step is done again (a caught failure stays recorded)."""
+    return (
+        update(steps)
+        .where(
+            steps.c.run_id == moved.c.id,
+            steps.c.key == param("redo", Text),
+            steps.c.status == word(StepStatus.FAILED),
+        )
+        .values(status=word(StepStatus.REDO), finished_at=null())
+        .cte("redone")
+    )
+
+
+def _claim() -> Statement:
+    moved = _moved(
+        legal.CLAIM,
+        Status.RUNNING,
+        runs.c.namespace == NAMESPACE,
+        runs.c.due_at <= now(),
+        runs.c.kind == func.any(param("kinds", ARRAY(Text))),
+        returning=CLAIMED_COLUMNS,
+        epoch=runs.c.epoch + number(1),
+        claimed_by=BY,
+        lease_expires_at=now() + seconds(LEASE),
+        claimed_at=now(),
+        started_at=func.coalesce(runs.c.started_at, now()),
+    )
+    return _statement("claim", moved, _told(moved, EventType.CLAIMED))
+
+
+def _settle(target: Status) -> Statement:
+    """Refuses: not running, another epoch. A completed run keeps no error; the others keep the last one."""
+    moved = _moved(
+        legal.SETTLE,
+        target,
+        reason=param("reason", Text),
+        result=param("result", JSON),
+        error=null() if target is Status.COMPLETED else func.coalesce(param("error", JSON), runs.c.error),
+    )
+    return _statement(f"settle_{target}", moved, _told(moved, EventType.SETTLED))
+
+
+def _requeue() -> Statement:
+    """Refuses: not running, another epoch, or a non-idempotent write in flight that nobody can ask about."""
+    moved = _moved(
+        legal.REQUEUE,
+        Status.QUEUED,
+        ~write_in_flight(runs.c.id),
+        due_at=now() + seconds(param("delay", Double)),
+        requeue_count=runs.c.requeue_count + number(1),
+        error_count=runs.c.error_count + number(1),
+        error=param("error", JSON),
+        pending_effect=null(),
+    )
+    return _statement("requeue", moved, _told(moved, EventType.REQUEUED), _redo_failed_step(moved))
+
+
+def _hand_back() -> Statement:
+    """As requeue, and nothing is counted against the run: a drain is not its fault."""
+    moved = _moved(
+        legal.HAND_BACK,
+        Status.QUEUED,
+        ~write_in_flight(runs.c.id),
+        due_at=now(),
+        handback_count=runs.c.handback_count + number(1),
+        pending_effect=null(),
+    )
+    return _statement("hand_back", moved, _told(moved, EventType.HANDED_BACK))
+
+
+_STALE = and_(runs.c.lease_expires_at < now(), runs.c.epoch == EPOCH)
+
+
+def _reap_requeue() -> Statement:
+    """Refuses: the lease was renewed or taken meanwhile, or a non-idempotent write is in flight after all."""
+    moved = _moved(
+        legal.REAP,
+        Status.QUEUED,
+        _STALE,
+        ~write_in_flight(runs.c.id),
+        due_at=now(),
+        requeue_count=runs.c.requeue_count + number(1),
+        crash_count=runs.c.crash_count + number(1),
+        pending_effect=null(),
+    )
+    return _statement("reap_requeue", moved, _told(moved, EventType.REAPED))
+
+
+def _reap_settle(target: Status) -> Statement:
+    """Refuses: the lease was renewed or taken meanwhile. `pending_effect` stays, as evidence."""
+    moved = _moved(
+        legal.REAP,
+        target,
+        _STALE,
+        reason=param("reason", Text),
+        error=func.coalesce(param("error", JSON), runs.c.error),
+        crash_count=runs.c.crash_count + number(1),
+    )
+    reaped = _told(moved, EventType.REAPED, name="reaped")
+    return _statement(f"reap_settle_{target}", moved, reaped, _told(moved, EventType.SETTLED))
+
+
+def _cancel() -> Statement:
+    moved = _moved(
+        legal.CANCEL,
+        Status.CANCELLED,
+        runs.c.namespace == NAMESPACE,
+        reason=word(Reason.CANCELLED),
+        cancel_requested_at=func.coalesce(runs.c.cancel_requested_at, now()),
+        cancel_requested_by=func.coalesce(runs.c.cancel_requested_by, BY),
+    )
+    return _statement("cancel", moved, _told(moved, EventType.SETTLED))
+
+
+def _ask_cancel() -> Statement:
+    """Leaves the status: the owner ends the run at its next step, or the reaper does."""
+    asked = (
+        update(runs)
+        .where(
+            runs.c.id == RUN_ID,
+            runs.c.namespace == NAMESPACE,
+            runs.c.status == word(Status.RUNNING),
+            runs.c.cancel_requested_at.is_(None),
+        )
+        .values(cancel_requested_at=now(), cancel_requested_by=BY)
+        .returning(runs.c.id, runs.c.epoch)
+        .cte("moved")
+    )
+    return _statement("ask_cancel", asked, _told(asked, EventType.CANCEL_REQUESTED))
+
+
+def _expire() -> Statement:
+    moved = _moved(
+        legal.EXPIRE,
+        Status.FAILED,
+        runs.c.namespace == NAMESPACE,
+        runs.c.deadline_at < now(),
+        reason=word(Reason.DEADLINE_EXCEEDED),
+    )
+    return _statement("expire", moved, _told(moved, EventType.SETTLED))
+
+
+def _dispatch_failed() -> Statement:
+    """Strict dispatch (ADR-102): no wake could be sent, so the run ends before anybody claims it."""
+    moved = _moved(
+        legal.EXPIRE,
+        Status.FAILED,
+        runs.c.namespace == NAMESPACE,
+        runs.c.status == word(Status.QUEUED),
+        runs.c.epoch == number(0),
+        reason=word(Reason.PROVIDER_FAILED),
+    )
+    return _statement("dispatch_failed", moved, _told(moved, EventType.SETTLED))
+
+
+def _redrive() -> Statement:
+    """Refuses: not failed, or a write is still in flight (resolve it first)."""
+    moved = _moved(
+        legal.REDRIVE,
+        Status.QUEUED,
+        runs.c.namespace == NAMESPACE,
+        runs.c.request.is_not(None),
+        ~write_in_flight(runs.c.id),
+        due_at=now(),
+        requeue_count=number(0),
+        redrive_count=runs.c.redrive_count + number(1),
+        pending_effect=null(),
+        cancel_requested_at=null(),
+    )
+    return _statement("redrive", moved, _told(moved, EventType.REDRIVEN), _redo_failed_step(moved))
+
+
+def _renew_all() -> Statement:
+    """One statement for every lease that a process holds. Rows locked by their own write are passed over."""
+    held = func.unnest(param("run_ids", ARRAY(UUID)), param("epochs", ARRAY(BigInteger)))
+    mine = held.table_valued("run_id", "epoch", name="mine")
+    free = (
+        select(runs.c.id)
+        .join(mine, and_(runs.c.id == mine.c.run_id, runs.c.epoch == mine.c.epoch))
+        .where(runs.c.status == word(Status.RUNNING))
+        .order_by(runs.c.id)
+        .with_for_update(key_share=True, skip_locked=True, of=runs)
+        .cte("free")
+    )
+    renewed = (
+        update(runs)
+        .where(runs.c.id == free.c.id)
+        .values(lease_expires_at=now() + seconds(LEASE))
+        .returning(runs.c.id)
+        .cte("renewed")
+    )
+    seen = (
+        select(
+            mine.c.run_id,
+            and_(runs.c.status == word(Status.RUNNING), runs.c.epoch == mine.c.epoch).is_(true()).label("held"),
+            renewed.c.id.is_not(None).label("renewed"),
+            runs.c.cancel_requested_at.is_not(None).label("cancel_requested"),
+        )
+        .select_from(mine)
+        .outerjoin(runs, runs.c.id == mine.c.run_id)
+        .outerjoin(renewed, renewed.c.id == mine.c.run_id)
+    )
+    return compiled("renew_all", seen)
+
+
+CLAIM_RUN = _claim()
+SETTLE = {target: _settle(target) for target in FINAL}
+REQUEUE = _requeue()
+HAND_BACK = _hand_back()
+REAP_REQUEUE = _reap_requeue()
+REAP_SETTLE = {target: _reap_settle(target) for target in (Status.FAILED, Status.CANCELLED)}
+CANCEL = _cancel()
+ASK_CANCEL = _ask_cancel()
+EXPIRE = _expire()
+DISPATCH_FAILED = _dispatch_failed()
+REDRIVE = _redrive()
+RENEW_ALL = _renew_all()

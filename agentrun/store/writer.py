@@ -1,0 +1,172 @@
+"""Group commit: one writer per process writes whatever its callers wait for as one pipelined transaction.
+
+Each caller goes on when its own write has committed. A refused guard is no row, so one loser never spoils a batch; a
+database error makes the batch go one by one. Nothing waits for a timer: an idle writer writes at once. After a broken
+connection every write is asked for before it is repeated, so an unknown COMMIT is never presumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import AsyncConnection
+
+from agentrun.store.connect import connect_async, type_of_row
+from agentrun.store.sql import Statement
+
+log = logging.getLogger("agentrun.store")
+
+LARGEST_BATCH = 256
+"""Writes in one transaction: enough to fill the pipeline, few enough that a commit stays short."""
+
+LONGEST_PAUSE = 1.0
+"""Seconds between attempts to reach the database."""
+
+Rows = list[type_of_row]
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One statement for one run. `landed` finds out, after a broken connection, whether it had committed."""
+
+    statement: Statement
+    params: Mapping[str, Any]
+    landed: Statement | None = None
+    landed_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    done: asyncio.Future[Rows] = field(init=False)
+
+    @property
+    def run_id(self) -> UUID:
+        return self.params["run_id"]
+
+    def answer(self, rows: Rows) -> None:
+        if not self.done.done():
+            self.done.set_result(rows)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Writer:
+    """The process's only journal connection. Lives on the engine's loop; `write` is called there."""
+
+    def __init__(self, url: str, *, name: str = "agentrun journal") -> None:
+        self._url, self._name = url, name
+        self._waiting: list[Write] = []
+        self._called = asyncio.Event()
+        self._connection: AsyncConnection[type_of_row] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._sent: Sequence[Write] = ()
+        self.batches = 0
+        self.writes = 0
+
+    async def write(self, write: Write) -> Rows:
+        """The statement's rows, once committed; none where its guard refused. Raises psycopg.Error for a real error.
+
+        Waits as long as the database cannot be reached: the caller's own lease bounds how long that is.
+        """
+        write.done = asyncio.get_running_loop().create_future()
+        self._waiting.append(write)
+        if self._task is None:
+            self._task = asyncio.create_task(self._serve(), name="agentrun journal")
+        self._called.set()
+        return await write.done
+
+    def abandon(self, run_id: UUID, error: BaseException) -> None:
+        """The run's lease is lost: whoever waits for one of its writes hears so, and what is not sent stays unsent."""
+        for write in [*self._waiting, *self._sent]:
+            if write.run_id == run_id:
+                write.fail(error)
+
+    async def close(self) -> None:
+        """Write what is waiting, then end."""
+        task, self._task = self._task, None
+        if task is not None:
+            while self._waiting and not task.done():
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    async def _serve(self) -> None:
+        while True:
+            await self._called.wait()
+            self._called.clear()
+            while self._waiting:
+                self._sent = self._take()
+                await self._commit(self._sent)
+                self._sent = ()
+
+    def _take(self) -> list[Write]:
+        batch, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
+        # Locks are taken in the order of run ids, as everywhere else: two batches cannot deadlock.
+        batch.sort(key=lambda write: write.run_id)
+        return [write for write in batch if not write.done.done()]
+
+    async def _commit(self, batch: Sequence[Write]) -> None:
+        try:
+            connection = await self._connected()
+            answers = await _pipelined(connection, batch)
+        except psycopg.Error as error:
+            log.debug("a batch of %d writes goes one by one after %s", len(batch), type(error).__name__)
+            for write in batch:
+                await self._commit_alone(write, unsure=_broke(error))
+            return
+        self.batches += 1
+        self.writes += len(batch)
+        for write, rows in zip(batch, answers, strict=True):
+            write.answer(rows)
+
+    async def _commit_alone(self, write: Write, *, unsure: bool) -> None:
+        while not write.done.done():
+            try:
+                connection = await self._connected()
+                rows: Rows = []
+                if unsure and write.landed is not None:
+                    rows = await _one(connection, write.landed, {**write.params, **write.landed_params})
+                write.answer(rows or await _one(connection, write.statement, write.params))
+            except psycopg.Error as error:
+                if not _broke(error) and not isinstance(error, psycopg.errors.DeadlockDetected):
+                    write.fail(error)
+                    return
+                unsure = True
+
+    async def _connected(self) -> AsyncConnection[type_of_row]:
+        pause = 0.02
+        while self._connection is None or self._connection.closed:
+            try:
+                self._connection = await connect_async(self._url, name=self._name)
+            except psycopg.OperationalError as error:
+                log.warning("the database cannot be reached (%s); trying again", type(error).__name__)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        return self._connection
+
+
+async def _pipelined(connection: AsyncConnection[type_of_row], batch: Sequence[Write]) -> list[Rows]:
+    if len(batch) == 1:
+        return [await _one(connection, batch[0].statement, batch[0].params)]
+    # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
+    async with connection.pipeline():
+        cursors = [await connection.execute(write.statement.sql, write.params) for write in batch]
+    return [await cursor.fetchall() for cursor in cursors]
+
+
+async def _one(connection: AsyncConnection[type_of_row], statement: Statement, params: Mapping[str, Any]) -> Rows:
+    return await (await connection.execute(statement.sql, params)).fetchall()
+
+
+def _broke(error: psycopg.Error) -> bool:
+    """Whether the connection is gone, so that nobody knows what had committed."""
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not isinstance(
+        error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure | psycopg.errors.QueryCanceled
+    )

@@ -1,0 +1,34 @@
+"""Alembic's entry: online migrations of the schema `agentrun`, one at a time even when several processes migrate."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlalchemy import text
+
+from agentrun.settings import Settings
+from agentrun.store.schema import engine
+from agentrun.store.tables import SCHEMA, metadata
+
+
+def _ours(name: str | None, kind: str, parents: object) -> bool:
+    return kind != "schema" or name == SCHEMA
+
+
+def run() -> None:
+    url = context.config.attributes.get("url") or Settings().require_database()
+    with engine(url).begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('agentrun migrate'))"))
+        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+        context.configure(
+            connection=connection,
+            target_metadata=metadata,
+            version_table_schema=SCHEMA,
+            include_schemas=True,
+            include_name=_ours,
+            compare_type=True,
+            compare_server_default=False,
+        )
+        context.run_migrations()
+
+
+run()
