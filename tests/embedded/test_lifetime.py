@@ -233,5 +233,6 @@ def test_an_ordinary_user_gets_servers_of_their_own() -> None:
             assert psutil.Process(started["pids"][0]).uids().real == nobody.pw_uid
             with psycopg.connect(started["database_url"]), redis.from_url(started["broker_url"]) as client:
                 assert client.ping()
+        assert eventually(lambda: not any(map(alive, started["pids"])))
     finally:
         shutil.rmtree(home)
