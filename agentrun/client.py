@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -13,16 +15,18 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from agentrun.broker import CeleryPublisher, Hints
+from agentrun.broker.waiting import wait_for_end, wait_for_end_async
 from agentrun.core.errors import InvalidRequest, RunFailed
 from agentrun.core.records import Event, Run, Step
 from agentrun.core.words import Status
 from agentrun.runtime.commands import Commands, Wishes
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.interactive import Interactive
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.settings import Settings
 from agentrun.store.borrowed import enqueue_in, enqueue_in_async
 from agentrun.store.database import Database
 from agentrun.store.relay import Relay
-from agentrun.broker.waiting import wait_for_end, wait_for_end_async
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,6 +64,9 @@ class Client:
         self._hints = Hints(self.settings)
         self._commands = Commands(self.settings, self._database, self._publisher, kinds)
         self._relay = Relay(self._database, self._publisher)
+        self._kinds = kinds
+        self._engines: dict[int, Engine] = {}
+        self._lock = threading.Lock()
 
     # ---- enqueue
 
@@ -118,6 +125,29 @@ class Client:
         wishes = Wishes(queue, priority, delay, deadline, tuple(tags), dict(attributes or {}), owner)
         return self._commands.enqueue_many(kind, list(requests), wishes, idempotency_keys)
 
+    def run(
+        self,
+        kind: str | Callable[..., Any],
+        request: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        deadline: float | timedelta | None = None,
+        tags: Sequence[str] = (),
+        attributes: Mapping[str, Any] | None = None,
+        owner: str | None = None,
+        limits: Mapping[str, Any] | None = None,
+        planned_cost: Decimal | None = None,
+    ) -> Any:
+        """Execute a run here and now, in an interactive segment with a lease of its own, and return its typed result.
+
+        `kind` is registered in this process, or is the body itself. If this process dies, a worker goes on with a
+        registered kind's run; the run of a plain function is dead-lettered, because nobody else could load it.
+
+        Raises UnknownKind, InvalidRequest, and RunFailed where the run ends, or goes on elsewhere, without a result.
+        """
+        wishes = Wishes(None, 0, None, deadline, tuple(tags), dict(attributes or {}), owner, limits, planned_cost)
+        return Interactive(self._engine(), self._commands).run(kind, request, wishes, idempotency_key)
+
     # ---- reads
 
     def status(self, run_id: RunId) -> Run:
@@ -171,11 +201,22 @@ class Client:
         return self._commands.redrive(as_uuid(run_id), by=by)
 
     def close(self) -> None:
-        """Close connections and threads."""
+        """Close connections and threads. Interactive runs of this client must have ended."""
         self._relay.close()
+        engine = self._engines.pop(os.getpid(), None)
+        if engine is not None:
+            engine.close()
         self._publisher.close()
         self._hints.close()
         self._database.close()
+
+    def _engine(self) -> Engine:
+        with self._lock:
+            engine = self._engines.get(os.getpid())
+            if engine is None:
+                engine = Engine(self.settings, self._database, self._publisher, kinds=self._kinds)
+                self._engines[os.getpid()] = engine
+            return engine
 
     def __enter__(self) -> Client:
         return self
@@ -206,6 +247,10 @@ class AsyncClient:
     async def enqueue_many(self, kind: str, requests: Sequence[Any], **wishes: Any) -> list[UUID]:
         """As Client.enqueue_many."""
         return await self._call(self._client.enqueue_many, kind, requests, **wishes)
+
+    async def run(self, kind: str | Callable[..., Any], request: Any = None, **wishes: Any) -> Any:
+        """As Client.run."""
+        return await self._call(self._client.run, kind, request, **wishes)
 
     async def status(self, run_id: RunId) -> Run:
         """As Client.status."""

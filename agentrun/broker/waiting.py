@@ -11,7 +11,6 @@ from uuid import UUID
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-
 from agentrun.broker.hints import Hints, redis_url
 from agentrun.core.records import Run
 

@@ -157,6 +157,8 @@ class Process:
         engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
             engine.close()
+            engine.publisher.close()
+            engine.database.close()
 
     def _sweep_in_background(self) -> None:
         log.warning("no sweep for a while; this worker does one (is `celery -A tasks beat` running?)")

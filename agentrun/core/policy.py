@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
 
 from agentrun.core.failures import Failure
 from agentrun.core.words import Reason, Status
@@ -22,6 +21,8 @@ class Facts:
     write_in_flight: bool = False
     deadline_passed: bool = False
     cancel_requested: bool = False
+    surfaces: bool = False
+    """An interactive segment: somebody is waiting for the answer, so a failure is told and not retried (ADR-104)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ def decide(facts: Facts, ending: Failure | Crash, backoff: Backoff, *, luck: flo
         return GiveUp(Status.FAILED, Reason.NOT_RETRYABLE)
     if isinstance(ending, Failure) and not ending.failure_class.retryable:
         return GiveUp(Status.FAILED, Reason.NOT_RETRYABLE)
+    if isinstance(ending, Failure) and facts.surfaces:
+        return GiveUp(Status.FAILED, Reason.PROVIDER_FAILED)
     if not facts.has_request:
         return GiveUp(Status.FAILED, Reason.NOT_RETRYABLE)
     if facts.requeue_count >= facts.max_requeues:
@@ -79,9 +82,7 @@ def _delay(facts: Facts, ending: Failure | Crash, backoff: Backoff, luck: float)
     match ending:
         case Crash():
             return 0.0
-        case Failure(retry_after=None):
-            return backoff.delay(facts.requeue_count, luck)
         case Failure(retry_after=float() | int() as asked):
             return min(max(float(asked), 0.0), LONGEST_RETRY_AFTER) * (1 + backoff.jitter * luck)
-        case _:
-            assert_never(ending)  # pyright: ignore[reportArgumentType]
+        case Failure():
+            return backoff.delay(facts.requeue_count, luck)

@@ -23,7 +23,8 @@ from agentrun.core.words import Segment
 from agentrun.runtime.keys import branching_tasks
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Heartbeat, drain
-from agentrun.runtime.segment import Executing, Report, run_segment
+from agentrun.runtime.segment import Executing, run_segment
+from agentrun.runtime.settling import Report
 from agentrun.settings import Settings
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
@@ -114,10 +115,12 @@ class Engine:
         self.submit(self.writer.close()).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
-        self.publisher.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
-        self.database.rows(PROCESS_GONE, {"process_id": self.id})
-        self.database.close()
+        try:
+            self.database.rows(PROCESS_GONE, {"process_id": self.id})
+        except Exception as error:
+            # Its row goes stale by itself; an unreachable database must not keep a process from ending.
+            log.debug("the process's row stays behind: %s", type(error).__name__)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)

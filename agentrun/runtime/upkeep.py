@@ -14,7 +14,7 @@ from typing import Any, assert_never
 
 from agentrun.core.policy import Backoff, Crash, GiveUp, RetryIn, decide
 from agentrun.core.wake import Publisher, Wake
-from agentrun.runtime.segment import facts_of
+from agentrun.runtime.settling import facts_of
 from agentrun.settings import Settings
 from agentrun.store import sweeping, transitions
 from agentrun.store.connect import type_of_row

@@ -263,7 +263,7 @@ def _redrive() -> Statement:
 def _renew_all() -> Statement:
     """One statement for every lease that a process holds. Rows locked by their own write are passed over."""
     held = func.unnest(param("run_ids", ARRAY(UUID)), param("epochs", ARRAY(BigInteger)))
-    mine = held.table_valued("run_id", "epoch", name="mine")
+    mine = held.table_valued("run_id", "epoch", name="mine").render_derived(name="mine")
     free = (
         select(runs.c.id)
         .join(mine, and_(runs.c.id == mine.c.run_id, runs.c.epoch == mine.c.epoch))

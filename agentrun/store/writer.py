@@ -8,6 +8,7 @@ connection every write is asked for before it is repeated, so an unknown COMMIT 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +76,8 @@ class Writer:
         write.done = asyncio.get_running_loop().create_future()
         self._waiting.append(write)
         if self._task is None:
-            self._task = asyncio.create_task(self._serve(), name="agentrun journal")
+            # In a context of its own: the first caller's branch and step are not the writer's.
+            self._task = asyncio.create_task(self._serve(), name="agentrun journal", context=contextvars.Context())
         self._called.set()
         return await write.done
 
@@ -103,7 +105,8 @@ class Writer:
             self._called.clear()
             while self._waiting:
                 self._sent = self._take()
-                await self._commit(self._sent)
+                if self._sent:
+                    await self._commit(self._sent)
                 self._sent = ()
 
     def _take(self) -> list[Write]:
@@ -116,7 +119,7 @@ class Writer:
         try:
             connection = await self._connected()
             answers = await _pipelined(connection, batch)
-        except psycopg.Error as error:
+        except Exception as error:
             log.debug("a batch of %d writes goes one by one after %s", len(batch), type(error).__name__)
             for write in batch:
                 await self._commit_alone(write, unsure=_broke(error))
@@ -134,11 +137,12 @@ class Writer:
                 if unsure and write.landed is not None:
                     rows = await _one(connection, write.landed, {**write.params, **write.landed_params})
                 write.answer(rows or await _one(connection, write.statement, write.params))
-            except psycopg.Error as error:
+            except Exception as error:
                 if not _broke(error) and not isinstance(error, psycopg.errors.DeadlockDetected):
+                    # One caller's error, a programming error included, must not end the writer for all.
                     write.fail(error)
                     return
-                unsure = True
+                unsure = unsure or _broke(error)
 
     async def _connected(self) -> AsyncConnection[type_of_row]:
         pause = 0.02
@@ -165,7 +169,7 @@ async def _one(connection: AsyncConnection[type_of_row], statement: Statement, p
     return await (await connection.execute(statement.sql, params)).fetchall()
 
 
-def _broke(error: psycopg.Error) -> bool:
+def _broke(error: Exception) -> bool:
     """Whether the connection is gone, so that nobody knows what had committed."""
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not isinstance(
         error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure | psycopg.errors.QueryCanceled

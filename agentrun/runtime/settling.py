@@ -1,0 +1,204 @@
+"""From a body's ending to the run's next move: one match, one retry decision, and what is sent after the commit."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+from uuid import UUID
+
+from agentrun.core.failures import Failure
+from agentrun.core.outcome import Cancelled, ContinueAsNew, HandedBack, LeaseLost, Parked, StopSegment
+from agentrun.core.policy import Backoff, Crash, Facts, GiveUp, RetryIn, decide
+from agentrun.core.wake import Wake
+from agentrun.core.words import EventType, FailureClass, Outcome, Reason, Segment, Status
+from agentrun.runtime.lease import Lease
+from agentrun.store import transitions
+from agentrun.store.reads import FACTS, MOVE_LANDED
+from agentrun.store.sql import Statement
+from agentrun.store.writer import Write
+
+if TYPE_CHECKING:
+    from agentrun.runtime.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of one wake or interactive run: for the log line, Flower, and the caller. Carries no payload."""
+
+    run_id: UUID
+    outcome: Outcome | str
+    kind: str = ""
+    epoch: int = 0
+    reason: str | None = None
+    replayed: int = 0
+    executed: int = 0
+    result: str | None = field(default=None, repr=False)
+    error: Mapping[str, Any] | None = field(default=None, repr=False)
+    early: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """For display; without result and error."""
+        said = {"run": str(self.run_id), "kind": self.kind, "outcome": str(self.outcome), "epoch": self.epoch}
+        return said | {"reason": self.reason, "replayed": self.replayed, "executed": self.executed}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The body returned; this is its result as JSON text."""
+
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """The body raised."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A non-idempotent write raised without saying that nothing happened."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The segment was told to end, or only waits are left."""
+
+    by: StopSegment
+
+
+Ending = Finished | Broke | Interrupted | Stopped
+
+
+async def settle(engine: Engine, claimed: Mapping[str, Any], lease: Lease, ending: Ending) -> Report:
+    """Match the ending, make the move, and only then send what follows from it."""
+    run_id, kind = claimed["id"], claimed["kind"]
+    if not lease.begin_ending():
+        return Report(run_id, Outcome.LEASE_LOST, kind)
+    match ending:
+        case Finished(result):
+            return await _final(engine, claimed, lease, Status.COMPLETED, Reason.COMPLETED, result=result)
+        case Broke(failure):
+            return await _failed(engine, claimed, lease, failure)
+        case Interrupted(failure):
+            return await _failed(engine, claimed, lease, failure, crash=True)
+        case Stopped(Cancelled()):
+            return await _final(engine, claimed, lease, Status.CANCELLED, Reason.CANCELLED)
+        case Stopped(HandedBack()) if not claimed.get("keeps_request", True):
+            return await _final(engine, claimed, lease, Status.FAILED, Reason.NOT_RETRYABLE, failure=_DRAINED)
+        case Stopped(HandedBack()):
+            return await _handed_back(engine, claimed, lease)
+        case Stopped(LeaseLost()):
+            return Report(run_id, Outcome.LEASE_LOST, kind)
+        case Stopped(Parked() | ContinueAsNew() | StopSegment()):
+            raise NotImplementedError("no body can park yet")
+        case _:
+            assert_never(ending)
+
+
+async def _final(
+    engine: Engine,
+    claimed: Mapping[str, Any],
+    lease: Lease,
+    status: Status,
+    reason: Reason,
+    *,
+    result: str | None = None,
+    failure: Failure | None = None,
+) -> Report:
+    error = failure.as_json() if failure is not None else None
+    params = {"reason": str(reason), "result": result, "error": json.dumps(error) if error is not None else None}
+    said = {"status": str(status), "reason": str(reason), **({"failure": error} if error else {})}
+    rows = await _move(engine, lease, transitions.SETTLE[status], EventType.SETTLED, params, said)
+    if not rows:
+        return Report(claimed["id"], Outcome.LEASE_LOST, claimed["kind"])
+    engine.publisher.settled(claimed["id"])
+    return Report(claimed["id"], _OUTCOMES[status], claimed["kind"], reason=str(reason), result=result, error=error)
+
+
+_OUTCOMES = {
+    Status.COMPLETED: Outcome.COMPLETED,
+    Status.FAILED: Outcome.FAILED,
+    Status.CANCELLED: Outcome.CANCELLED,
+}
+
+
+_DRAINED = Failure(FailureClass.UNKNOWN, "Drained", "the process ended, and the run keeps no request to go on from")
+
+
+async def _failed(
+    engine: Engine, claimed: Mapping[str, Any], lease: Lease, failure: Failure, *, crash: bool = False
+) -> Report:
+    """The one retry decision, on the facts of the row as it is now."""
+    rows = await engine.writer.write(Write(FACTS, {"run_id": lease.run_id, "epoch": lease.epoch}))
+    if not rows:
+        return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+    decision = decide(
+        facts_of(rows[0], engine.settings.max_requeues, surfaces=lease.owner.startswith(Segment.INTERACTIVE)),
+        Crash() if crash else failure,
+        backoff_of(engine),
+        luck=random.random(),
+    )
+    match decision:
+        case GiveUp(status, reason):
+            return await _final(engine, claimed, lease, status, reason, failure=failure)
+        case RetryIn(delay):
+            return await _requeued(engine, claimed, lease, failure, delay)
+        case _:
+            assert_never(decision)
+
+
+async def _requeued(engine: Engine, claimed: Mapping[str, Any], lease: Lease, failure: Failure, delay: float) -> Report:
+    error = failure.as_json()
+    params = {"delay": delay, "error": json.dumps(error), "redo": failure.step_key}
+    said = {"delay": round(delay, 3), "failure": error}
+    rows = await _move(engine, lease, transitions.REQUEUE, EventType.REQUEUED, params, said)
+    if not rows:
+        return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+    engine.publisher.soon(Wake.of(rows[0], delay=delay, cause="retry"))
+    return Report(lease.run_id, Outcome.REQUEUED, claimed["kind"], error=error)
+
+
+async def _handed_back(engine: Engine, claimed: Mapping[str, Any], lease: Lease) -> Report:
+    rows = await _move(engine, lease, transitions.HAND_BACK, EventType.HANDED_BACK, {}, {})
+    if not rows:
+        return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+    engine.publisher.soon(Wake.of(rows[0], cause="hand back"))
+    return Report(lease.run_id, Outcome.HANDED_BACK, claimed["kind"])
+
+
+async def _move(
+    engine: Engine,
+    lease: Lease,
+    statement: Statement,
+    event: EventType,
+    params: dict[str, Any],
+    said: dict[str, Any],
+) -> list[dict[str, Any]]:
+    guard = {"run_id": lease.run_id, "epoch": lease.epoch, "by": lease.owner, "data": json.dumps(said)}
+    write = Write(statement, params | guard, landed=MOVE_LANDED, landed_params={"landed_type": str(event)})
+    return await engine.writer.write(write)
+
+
+def facts_of(row: Mapping[str, Any], max_requeues: int, *, surfaces: bool = False) -> Facts:
+    """The retry decision's facts from a row of FACTS or EXPIRED."""
+    return Facts(
+        has_request=row["has_request"],
+        requeue_count=row["requeue_count"],
+        max_requeues=max_requeues if row["max_requeues"] is None else row["max_requeues"],
+        write_in_flight=row["write_in_flight"],
+        deadline_passed=row["deadline_passed"],
+        cancel_requested=row["cancel_requested"],
+        surfaces=surfaces,
+    )
+
+
+def backoff_of(engine: Engine) -> Backoff:
+    """The backoff of this process's settings."""
+    return Backoff(engine.settings.backoff_base_seconds, engine.settings.backoff_max_seconds)
