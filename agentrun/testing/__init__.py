@@ -1,0 +1,9 @@
+"""The kit for tests of runs: real servers, real workers, real rows. Imported by no production module.
+
+`pytest_plugins = ["agentrun.testing.plugin"]` in a conftest.py gives the fixtures; this module the helpers beside them.
+"""
+
+from agentrun.testing.polling import until
+from agentrun.testing.publishing import RecordingPublisher
+
+__all__ = ["RecordingPublisher", "until"]

@@ -1,0 +1,284 @@
+"""The fixtures: `pytest_plugins = ["agentrun.testing.plugin"]`. Real servers, a database per test, real workers.
+
+`settings`, `database`, `client`, `engine` and `redis` are for one process; `worker` and `beat` start real ones.
+Servers come from AGENTRUN_TEST_DATABASE_URL and AGENTRUN_TEST_BROKER_URL, or are embedded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from agentrun.broker import make_app
+from agentrun.broker.hints import redis_url
+from agentrun.client import AsyncClient, Client
+from agentrun.core.wake import Publisher
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.kinds import Registry, registry
+from agentrun.runtime.upkeep import Sweep
+from agentrun.settings import Settings
+from agentrun.store.database import Database
+from agentrun.testing import environment
+from agentrun.testing.nodes import Guard, LocalProcess, Node, celery_command
+from agentrun.testing.publishing import RecordingPublisher
+from agentrun.testing.servers import Servers, embedded_only, given_or_embedded
+
+SHORT_TIMES: Mapping[str, Any] = {
+    "lease_seconds": 3.0,
+    "heartbeat_seconds": 0.5,
+    "sweep_seconds": 1.0,
+    "backoff_base_seconds": 0.2,
+    "backoff_max_seconds": 2.0,
+    "drain_seconds": 3.0,
+}
+
+_nodes = pytest.StashKey[list[Node]]()
+_taken = pytest.StashKey[Mapping[str, str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers, and take the developer's own configuration away."""
+    config.addinivalue_line("markers", "settings(**values): settings of agentrun for this test")
+    config.addinivalue_line("markers", "own_servers: the test kills or restarts its servers, so they must be embedded")
+    config.stash[_taken] = environment.take_away()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Give it back."""
+    environment.give_back(config.stash.get(_taken, {}))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the ends of the workers' logs with a failure."""
+    report = yield
+    if report.failed:
+        for node in item.stash.get(_nodes, []):
+            report.sections.append((f"log of {node.name()}", node.container.end_of_log(60)))
+    return report
+
+
+# ---- servers
+
+
+@pytest.fixture(scope="session")
+def shared_servers() -> Iterator[Servers]:
+    """The session's servers: given ones, or embedded."""
+    with given_or_embedded() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def embedded_servers(shared_servers: Servers) -> Iterator[Servers]:
+    """Servers that are ours to break: the session's where these are embedded, else a pair beside them."""
+    if shared_servers.embedded is not None:
+        yield shared_servers
+    else:
+        with embedded_only() as servers:
+            yield servers
+
+
+@pytest.fixture
+def agentrun_servers(request: pytest.FixtureRequest, shared_servers: Servers) -> Servers:
+    """This test's servers; with the marker `own_servers`, embedded ones."""
+    if request.node.get_closest_marker("own_servers"):
+        return request.getfixturevalue("embedded_servers")
+    return shared_servers
+
+
+@pytest.fixture
+def database_url(agentrun_servers: Servers) -> Iterator[str]:
+    """A migrated database of this test's own."""
+    url = agentrun_servers.create_database()
+    yield url
+    agentrun_servers.drop_database(url)
+
+
+@pytest.fixture
+def empty_database_url(agentrun_servers: Servers) -> Iterator[str]:
+    """A database without agentrun's schema."""
+    url = agentrun_servers.create_database(migrated=False)
+    yield url
+    agentrun_servers.drop_database(url)
+
+
+@pytest.fixture
+def redis(agentrun_servers: Servers) -> Iterator[Redis]:
+    """A client of the broker's Redis, flushed."""
+    with Redis.from_url(redis_url(agentrun_servers.broker_url), decode_responses=True) as client:
+        client.flushdb()
+        yield client
+
+
+@pytest.fixture
+def broker_url(agentrun_servers: Servers, redis: Redis) -> str:
+    """The broker, flushed."""
+    return agentrun_servers.broker_url
+
+
+# ---- one process
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, database_url: str, broker_url: str) -> Settings:
+    """Short times, this test's servers; `@pytest.mark.settings(lease_seconds=…)` overrides (the nearest mark wins)."""
+    values = dict(SHORT_TIMES)
+    for mark in reversed(list(request.node.iter_markers("settings"))):
+        values |= mark.kwargs
+    return Settings(database_url=database_url, broker_url=broker_url, **values)
+
+
+@pytest.fixture
+def kinds() -> Iterator[Registry]:
+    """The registry of kinds: what a test registers with `@durable` is forgotten after it."""
+    before = dict(registry._kinds)  # pyright: ignore[reportPrivateUsage]
+    yield registry
+    registry._kinds = before  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[Database]:
+    """This test's database."""
+    with contextlib.closing(Database(settings.require_database(), name="agentrun test")) as database:
+        yield database
+
+
+@pytest.fixture
+def client(settings: Settings, kinds: Registry) -> Iterator[Client]:
+    """A producer."""
+    with Client(settings=settings, kinds=kinds) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(settings: Settings, kinds: Registry) -> AsyncIterator[AsyncClient]:
+    """A producer on this test's event loop."""
+    async with AsyncClient(settings=settings, kinds=kinds) as client:
+        yield client
+
+
+@pytest.fixture
+def publisher() -> RecordingPublisher:
+    """What the engine and the sweeps of this test send."""
+    return RecordingPublisher()
+
+
+@pytest.fixture
+def make_engine(settings: Settings, kinds: Registry, publisher: RecordingPublisher) -> Iterator[Callable[..., Engine]]:
+    """Makes engines inside this process: `make_engine(publisher=…, settings=…)`; the recording publisher by default."""
+    default_settings, default_publisher = settings, publisher
+    with contextlib.ExitStack() as undo:
+
+        def make(
+            *, settings: Settings = default_settings, publisher: Publisher = default_publisher, **options: Any
+        ) -> Engine:
+            database = Database(settings.require_database(), name="agentrun engine")
+            engine = Engine(settings, database, publisher, kinds=kinds, **options)
+            undo.callback(engine.close)
+            return engine
+
+        yield make
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., Engine]) -> Engine:
+    """An engine inside this process: `engine.run(run_id)` executes one segment and reports how it ended."""
+    return make_engine()
+
+
+@pytest.fixture
+def sweep(settings: Settings, database: Database, publisher: RecordingPublisher) -> Callable[[], Any]:
+    """One sweep, now, inside this process; returns what it found."""
+    return lambda: Sweep(settings, database, publisher, by="sweep:test").run()
+
+
+# ---- real processes
+
+
+@pytest.fixture(scope="session")
+def process_guard() -> Iterator[Guard]:
+    """Ends what the session started, even where the session is killed."""
+    with contextlib.closing(Guard()) as guard:
+        yield guard
+
+
+@pytest.fixture
+def start_node(
+    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, process_guard: Guard
+) -> Iterator[Callable[..., Node]]:
+    """Starts `celery -A APP …` as a node; the base of `worker` and `beat`."""
+    nodes: list[Node] = request.node.stash.setdefault(_nodes, [])
+    root = request.config.rootpath
+    ordinary = settings
+
+    def start(
+        *arguments: str,
+        name: str,
+        ready: str,
+        app: str = "tasks",
+        imports: Sequence[str] = (),
+        settings: Settings = ordinary,
+        env: Mapping[str, str] | None = None,
+        wait: bool = True,
+    ) -> Node:
+        said = environment.variables(settings.model_copy(update={"imports": (*settings.imports, *imports)}))
+        path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+        process = LocalProcess(
+            celery_command("-A", app, *arguments),
+            name=name,
+            workdir=tmp_path,
+            env={**os.environ, **said, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(env or {})},
+            guard=process_guard,
+            ready=ready,
+        )
+        nodes.append(Node(process, make_app(settings, name="agentrun test")))
+        if wait:
+            process.wait_ready()
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        node.teardown()
+        node.app.close()
+
+
+@pytest.fixture
+def worker(start_node: Callable[..., Node]) -> Callable[..., Node]:
+    """Starts real workers: `worker(pool="threads", concurrency=8, imports=["tests.bodies.basic"])`.
+
+    Further options: `queues` (comma-separated), `hostname`, `env`, `settings`, `wait=False`, more `arguments` for Celery.
+    """
+    count = 0
+
+    def start(
+        *arguments: str,
+        pool: str = "threads",
+        concurrency: int = 8,
+        queues: str | None = None,
+        hostname: str | None = None,
+        **options: Any,
+    ) -> Node:
+        nonlocal count
+        count += 1
+        shape = ["-P", pool, "-c", str(concurrency), "-n", hostname or f"w{count}@%h", "-l", "INFO"]
+        where = ["-Q", queues] if queues is not None else []
+        return start_node("worker", *shape, *where, *arguments, name=f"worker-{count}", ready=" ready.", **options)
+
+    return start
+
+
+@pytest.fixture
+def beat(start_node: Callable[..., Node], tmp_path: Path) -> Callable[..., Node]:
+    """Starts a real beat."""
+
+    def start(*arguments: str, **options: Any) -> Node:
+        schedule = ["-s", str(tmp_path / "schedule"), "--pidfile", "", "-l", "INFO"]
+        return start_node("beat", *schedule, *arguments, name="beat", ready="beat: Starting", **options)
+
+    return start
