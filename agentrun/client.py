@@ -1,4 +1,4 @@
-"""The producer's face: `Client` and `AsyncClient` with the same verbs. Needs neither the bodies nor a Celery application."""
+"""The producer's face: `Client` and `AsyncClient`. Needs neither the bodies nor a Celery application."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class Client:
             self.settings.require_database(), name="agentrun client", max_connections=self.settings.max_connections
         )
         self._publisher = CeleryPublisher(self.settings)
-        self._hints = Hints(self.settings)
-        self._commands = Commands(self.settings, self._database, self._publisher, kinds)
-        self._relay = Relay(self._database, self._publisher)
+        self.hints = Hints(self.settings)
+        self.commands = Commands(self.settings, self._database, self._publisher, kinds)
+        self.relay = Relay(self._database, self._publisher)
         self._kinds = kinds
         self._engines: dict[int, Engine] = {}
         self._lock = threading.Lock()
@@ -100,12 +100,12 @@ class Client:
         wishes = Wishes(
             queue, priority, delay, deadline, tuple(tags), dict(attributes or {}), owner, limits, planned_cost
         )
-        params = self._commands.prepare(kind, request, wishes, idempotency_key)
+        params = self.commands.prepare(kind, request, wishes, idempotency_key)
         if connection is None:
-            return self._commands.enqueue(params, strict=self._strict)
-        wake = self._commands.wake_of(params)
-        taken = enqueue_in(connection, params, self._relay.announcing(wake))
-        return params["run_id"] if taken is None else self._commands.same_as_before(params, taken)
+            return self.commands.enqueue(params, strict=self._strict)
+        wake = self.commands.wake_of(params)
+        taken = enqueue_in(connection, params, self.relay.announcing(wake))
+        return params["run_id"] if taken is None else self.commands.same_as_before(params, taken)
 
     def enqueue_many(
         self,
@@ -123,7 +123,7 @@ class Client:
     ) -> list[UUID]:
         """Store many runs of one kind in one statement and wake them; ids in the order of `requests`."""
         wishes = Wishes(queue, priority, delay, deadline, tuple(tags), dict(attributes or {}), owner)
-        return self._commands.enqueue_many(kind, list(requests), wishes, idempotency_keys)
+        return self.commands.enqueue_many(kind, list(requests), wishes, idempotency_keys)
 
     def run(
         self,
@@ -146,13 +146,13 @@ class Client:
         Raises UnknownKind, InvalidRequest, and RunFailed where the run ends, or goes on elsewhere, without a result.
         """
         wishes = Wishes(None, 0, None, deadline, tuple(tags), dict(attributes or {}), owner, limits, planned_cost)
-        return Interactive(self._engine(), self._commands).run(kind, request, wishes, idempotency_key)
+        return Interactive(self._engine(), self.commands).run(kind, request, wishes, idempotency_key)
 
     # ---- reads
 
     def status(self, run_id: RunId) -> Run:
         """The run as its row says. Raises NotFound, NamespaceMismatch."""
-        return self._commands.status(as_uuid(run_id))
+        return self.commands.status(as_uuid(run_id))
 
     def list(
         self,
@@ -169,22 +169,22 @@ class Client:
     ) -> list[Run]:
         """Runs, newest first; page with `before=runs[-1].id`. `attributes` must be contained in the run's."""
         filters = _filters(status, kind, reason, tag, owner, attributes, parent)
-        return self._commands.list(filters, limit=limit, before=as_uuid(before) if before is not None else None)
+        return self.commands.list(filters, limit=limit, before=as_uuid(before) if before is not None else None)
 
     def events(self, run_id: RunId, *, after: int = -1, limit: int = 1000) -> list[Event]:
         """The run's story in order; page with `after=events[-1].seq`. Raises NotFound, NamespaceMismatch."""
-        return self._commands.events(as_uuid(run_id), after=after, limit=limit)
+        return self.commands.events(as_uuid(run_id), after=after, limit=limit)
 
     def steps(self, run_id: RunId) -> Sequence[Step]:
         """The run's journal. Raises NotFound, NamespaceMismatch."""
-        return self._commands.steps(as_uuid(run_id))
+        return self.commands.steps(as_uuid(run_id))
 
     def wait(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Run:
         """Wait until the run is final and return it; TimeoutError after `timeout` (the run goes on).
 
         A hint through Redis ends the wait; the row is asked to be sure, and every few seconds in case no hint came.
         """
-        return wait_for_end(self._hints, self._commands.status, as_uuid(run_id), _seconds(timeout))
+        return wait_for_end(self.hints, self.commands.status, as_uuid(run_id), _seconds(timeout))
 
     def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:
         """Wait, then the run's result as a JSON value. Raises RunFailed where it ended without one."""
@@ -194,20 +194,20 @@ class Client:
 
     def cancel(self, run_id: RunId, *, by: str = "client") -> Run:
         """End a queued or waiting run at once; ask a running one to end at its next step. Idempotent."""
-        return self._commands.cancel(as_uuid(run_id), by=by)
+        return self.commands.cancel(as_uuid(run_id), by=by)
 
     def redrive(self, run_id: RunId, *, by: str = "client") -> Run:
         """Put a failed run back to the queue with its journal and a fresh budget. Raises NotAllowed."""
-        return self._commands.redrive(as_uuid(run_id), by=by)
+        return self.commands.redrive(as_uuid(run_id), by=by)
 
     def close(self) -> None:
         """Close connections and threads. Interactive runs of this client must have ended."""
-        self._relay.close()
+        self.relay.close()
         engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
             engine.close()
         self._publisher.close()
-        self._hints.close()
+        self.hints.close()
         self._database.close()
 
     def _engine(self) -> Engine:
@@ -237,9 +237,8 @@ class AsyncClient:
         if connection is None:
             return await self._call(self._client.enqueue, kind, request, **wishes)
         key = wishes.pop("idempotency_key", None)
-        prepared = functools.partial(self._client._commands.prepare, kind, request, Wishes(**wishes), key)  # pyright: ignore[reportPrivateUsage]
-        params = await self._call(prepared)
-        relay, commands = self._client._relay, self._client._commands  # pyright: ignore[reportPrivateUsage]
+        commands, relay = self._client.commands, self._client.relay
+        params = await self._call(commands.prepare, kind, request, Wishes(**wishes), key)
         announcing = await self._call(relay.announcing, commands.wake_of(params))
         taken = await enqueue_in_async(connection, params, announcing)
         return params["run_id"] if taken is None else commands.same_as_before(params, taken)
@@ -268,11 +267,11 @@ class AsyncClient:
         """As Client.steps."""
         return await self._call(self._client.steps, run_id)
 
-    async def wait(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Run:
+    async def wait(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Run:  # noqa: ASYNC109
         """As Client.wait; holds no thread while it waits."""
-        return await wait_for_end_async(self._client._hints, self.status, as_uuid(run_id), _seconds(timeout))  # pyright: ignore[reportPrivateUsage]
+        return await wait_for_end_async(self._client.hints, self.status, as_uuid(run_id), _seconds(timeout))
 
-    async def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:
+    async def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:  # noqa: ASYNC109
         """As Client.result."""
         return result_of(await self.wait(run_id, timeout=timeout))
 

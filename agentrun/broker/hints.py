@@ -35,14 +35,14 @@ class Hints:
         if not self.possible:
             return
         try:
-            self.client().publish(self.channel(run_id), "settled")
+            self.client().publish(self.channel(run_id), "settled")  # pyright: ignore[reportUnknownMemberType]
         except (RedisError, OSError) as error:
             log.debug("a hint could not be sent: %s", type(error).__name__)
 
     def client(self) -> Redis:
         """The Redis connection of the hints, bounded in time."""
         if self._redis is None:
-            self._redis = Redis.from_url(
+            self._redis = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
                 redis_url(self.url), socket_connect_timeout=self._timeout, socket_timeout=self._timeout
             )
         return self._redis

@@ -70,7 +70,7 @@ class CeleryPublisher:
         """How many messages wait in a queue, over all priorities; None where the broker cannot be asked."""
         with self._lock:
             try:
-                channel = self._connected().default_channel
+                channel: Any = self._connected().default_channel
                 return int(channel.queue_declare(queue, passive=True).message_count)
             except AWAY as error:
                 self._drop()
@@ -108,7 +108,7 @@ class CeleryPublisher:
 
     def _ready(self) -> Producer:
         if self._producer is None:
-            self._producer = self._app.amqp.Producer(self._connected())  # pyright: ignore
+            self._producer = self._app.amqp.Producer(self._connected())
         return self._producer
 
     def _connected(self) -> Connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,9 +22,9 @@ WITHOUT_HINTS = 0.5
 """Seconds between looks where there is no Redis to hint."""
 
 
-def wait_for_end(hints: Hints, status: Callable[[UUID], Run], run_id: UUID, timeout: float | None) -> Run:
+def wait_for_end(hints: Hints, status: Callable[[UUID], Run], run_id: UUID, seconds: float | None) -> Run:
     """The run once it is final. Raises TimeoutError, and what `status` raises."""
-    ends = None if timeout is None else time.monotonic() + timeout
+    ends = None if seconds is None else time.monotonic() + seconds
     subscription = _subscribe(hints, run_id)
     try:
         while True:
@@ -33,7 +34,7 @@ def wait_for_end(hints: Hints, status: Callable[[UUID], Run], run_id: UUID, time
                 return run
             pause = _pause(ends, run, hinted=subscription is not None)
             if subscription is None:
-                time.sleep(pause)
+                threading.Event().wait(pause)
                 continue
             try:
                 subscription.get_message(timeout=pause)
@@ -45,12 +46,12 @@ def wait_for_end(hints: Hints, status: Callable[[UUID], Run], run_id: UUID, time
 
 
 async def wait_for_end_async(
-    hints: Hints, status: Callable[[UUID], Awaitable[Run]], run_id: UUID, timeout: float | None
+    hints: Hints, status: Callable[[UUID], Awaitable[Run]], run_id: UUID, seconds: float | None
 ) -> Run:
     """As `wait_for_end`, holding no thread."""
-    ends = None if timeout is None else time.monotonic() + timeout
-    redis = AsyncRedis.from_url(redis_url(hints.url)) if hints.possible else None
-    subscription = redis.pubsub(ignore_subscribe_messages=True) if redis is not None else None
+    ends = None if seconds is None else time.monotonic() + seconds
+    redis: Any = AsyncRedis.from_url(redis_url(hints.url)) if hints.possible else None  # pyright: ignore[reportUnknownMemberType]
+    subscription: Any = redis.pubsub(ignore_subscribe_messages=True) if redis is not None else None
     try:
         if subscription is not None:
             subscription = await _subscribed(subscription, hints.channel(run_id))
@@ -75,7 +76,8 @@ def _subscribe(hints: Hints, run_id: UUID) -> Any:
     if not hints.possible:
         return None
     try:
-        subscription = hints.client().pubsub(ignore_subscribe_messages=True)
+        client: Any = hints.client()
+        subscription = client.pubsub(ignore_subscribe_messages=True)
         subscription.subscribe(hints.channel(run_id))
         return subscription
     except (RedisError, OSError):

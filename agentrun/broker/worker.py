@@ -39,11 +39,11 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
     process = Process(settings or Settings())
 
     @app.task(name=WAKE, ignore_result=True)
-    def wake(*args: object, **kwargs: object) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+    def wake(*args: object, **kwargs: object) -> dict[str, Any]:
         return process.wake(args, kwargs)
 
     @app.task(name=SWEEP, ignore_result=True)
-    def sweep() -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+    def sweep() -> dict[str, Any]:
         return process.sweep()
 
     process.connect_signals()

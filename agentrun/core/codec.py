@@ -37,7 +37,7 @@ def digest(text: str) -> str:
 
 
 def within(text: str, limit: int, *, what: str, setting: str) -> str:
-    """`text` itself. Raises TooLarge where it is over `limit` bytes; `setting` is the variable that raises the limit."""
+    """`text` itself. Raises TooLarge where it is over `limit` bytes; `setting` is the variable that says so."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > limit:
         raise TooLarge(

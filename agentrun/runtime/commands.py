@@ -44,7 +44,7 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How a run is to be enqueued. Durations are seconds or timedeltas; `priority` 0 is the most urgent, 9 the least."""
+    """How a run is to be enqueued. Durations are seconds or timedeltas; `priority` is 0 (most urgent) to 9."""
 
     queue: str | None = None
     priority: int = 0

@@ -21,7 +21,7 @@ from agentrun.core.errors import BodyError
 from agentrun.core.words import Effect, StepKind
 from agentrun.runtime.effects import UNDECLARED, declared
 from agentrun.runtime.keys import key_for
-from agentrun.runtime.kinds import Retries, as_retries
+from agentrun.runtime.kinds import ONCE, Retries, as_retries
 from agentrun.runtime.steps import Steps, StepSpec, in_thread
 
 P = ParamSpec("P")
@@ -48,7 +48,7 @@ class Wishes:
 
     key: str | None = None
     name: str | None = None
-    retries: Retries = Retries()
+    retries: Retries = ONCE
     timeout: float | None = None
 
 
@@ -242,7 +242,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _codec(function: Callable[..., Any]) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
@@ -273,4 +273,4 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 
 def _utc_now() -> datetime:
-    return datetime.now(UTC)  # noqa: DTZ - recorded once, decides nothing
+    return datetime.now(UTC)  # noqa: TID251 - recorded once as a step, decides nothing

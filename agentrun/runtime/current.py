@@ -11,7 +11,7 @@ from agentrun.core.errors import BodyError
 
 @dataclass(frozen=True, slots=True)
 class CurrentStep:
-    """The step that is executing. `idempotency_key` is the same in every attempt of it: hand it to the outside system."""
+    """The step that is executing. `idempotency_key` is the same in every attempt: hand it to the outside system."""
 
     run_id: UUID
     key: str

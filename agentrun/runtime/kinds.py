@@ -1,4 +1,4 @@
-"""Kinds: bodies registered under a name, with types for their request and result. Importing a module registers its own."""
+"""Kinds: bodies registered under a name, with types for request and result. Importing a module registers its own."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ Body = Callable[..., Any]
 B = TypeVar("B", bound=Body)
 
 
+STEP_BACKOFF = Backoff(base=1.0, cap=30.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
     """How often a step that may be repeated is tried within its segment, and how long the pauses are (seconds)."""
 
     attempts: int = 1
-    backoff: Backoff = Backoff(base=1.0, cap=30.0)
+    backoff: Backoff = STEP_BACKOFF
+
+
+ONCE = Retries()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Options:
     max_requeues: int | None = None
     timeout: timedelta | None = None
     lease_seconds: float | None = None
-    retries: Retries = Retries()
+    retries: Retries = ONCE
 
 
 @dataclass(frozen=True, slots=True)

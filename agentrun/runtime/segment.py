@@ -126,13 +126,17 @@ async def _steps(engine: Engine, claimed: Mapping[str, Any], lease: Lease) -> St
 
 
 async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps) -> Ending:
-    """Run the body until it ends by itself or the lease says stop. Writes in flight are waited for, unless it is lost."""
+    """Run the body until it ends or the lease says stop. Writes in flight are waited for, unless it is lost."""
     if claimed["cancel_requested_at"] is not None:
         return Stopped(Cancelled())
     task = asyncio.ensure_future(_body(engine, kind, claimed, steps))
     loop = asyncio.get_running_loop()
     engine.executing[steps.lease.run_id] = Executing(steps.lease, task)
-    steps.lease.when_stopped(lambda ending: loop.call_soon_threadsafe(_interrupt, engine, steps, task, ending))
+
+    def stop(ending: StopSegment) -> None:
+        loop.call_soon_threadsafe(_interrupt, engine, steps, task, ending)
+
+    steps.lease.when_stopped(stop)
     if engine.draining:
         steps.lease.stop(HandedBack())
     try:
@@ -185,19 +189,14 @@ async def _body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: S
 
 
 def _stopped(stop: BaseException) -> Ending:
-    return Interrupted(stop.failure) if isinstance(stop, WriteUnknown) else Stopped(_as_stop(stop))
+    if isinstance(stop, WriteUnknown):
+        return Interrupted(stop.failure)
+    return Stopped(stop if isinstance(stop, StopSegment) else LeaseLost())
 
 
-def _as_stop(stop: BaseException) -> StopSegment:
-    assert isinstance(stop, StopSegment)
-    return stop
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The leading one of several: an interrupted write before a lost lease before the gentler endings."""
-    leaves: list[BaseException] = []
-    for member in group.exceptions:
-        leaves.append(_first(member) if isinstance(member, BaseExceptionGroup) else member)
+    leaves = [_first(member) if isinstance(member, BaseExceptionGroup) else member for member in group.exceptions]  # pyright: ignore[reportUnknownArgumentType]
     return min(leaves, key=lambda leaf: (not isinstance(leaf, WriteUnknown), not isinstance(leaf, LeaseLost)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
@@ -15,6 +14,7 @@ from agentrun.core.policy import Backoff, Crash, Facts, GiveUp, RetryIn, decide
 from agentrun.core.wake import Wake
 from agentrun.core.words import EventType, FailureClass, Outcome, Reason, Segment, Status
 from agentrun.runtime.lease import Lease
+from agentrun.runtime.luck import luck
 from agentrun.store import transitions
 from agentrun.store.reads import FACTS, MOVE_LANDED
 from agentrun.store.sql import Statement
@@ -143,7 +143,7 @@ async def _failed(
         facts_of(rows[0], engine.settings.max_requeues, surfaces=lease.owner.startswith(Segment.INTERACTIVE)),
         Crash() if crash else failure,
         backoff_of(engine),
-        luck=random.random(),
+        luck=luck(),
     )
     match decision:
         case GiveUp(status, reason):

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import inspect
 import json
-import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -25,8 +24,9 @@ from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
 from agentrun.runtime.current import CURRENT, CurrentStep
 from agentrun.runtime.effects import NOT_APPLIED, Applied
 from agentrun.runtime.keys import BRANCH
-from agentrun.runtime.kinds import Retries
+from agentrun.runtime.kinds import ONCE, Retries
 from agentrun.runtime.lease import Lease
+from agentrun.runtime.luck import luck
 from agentrun.store import journal
 from agentrun.store.reads import HELD
 from agentrun.store.sql import Statement
@@ -58,7 +58,7 @@ class StepSpec:
     encode: Callable[[Any], str]
     decode: Callable[[str], Any]
     arguments: Callable[[], str] | None = None
-    retries: Retries = Retries()
+    retries: Retries = ONCE
     timeout: float | None = None
     reconcile: Callable[..., Any] | None = None
     spent: Callable[[Any], Spent | None] | None = None
@@ -151,7 +151,7 @@ class Steps:
             except Exception as error:
                 failure = describe(error)
                 if attempt < last and failure.failure_class.retryable:
-                    await asyncio.sleep(failure.retry_after or spec.retries.backoff.delay(attempt - 1, random.random()))
+                    await asyncio.sleep(failure.retry_after or spec.retries.backoff.delay(attempt - 1, luck()))
                     self.lease.check()
                     attempt += 1
                     continue
@@ -216,7 +216,7 @@ class Steps:
             raise await self._refused()
         if rows[0]["key"] is None:
             raise BodyError(
-                f"write `{spec.name}` ({spec.key}) is in flight or has ended under another attempt and was not started; "
+                f"write `{spec.name}` ({spec.key}) is in flight or has ended under another attempt and did not start; "
                 f"look at `agentrun show {self.lease.run_id}`"
             )
 
@@ -353,7 +353,7 @@ def _same(spec: StepSpec, there: Mapping[str, Any]) -> None:
 
 
 def _recorded_failure(spec: StepSpec, there: Mapping[str, Any]) -> StepFailed:
-    error = decode(there["error"]) or {}
+    error: dict[str, Any] = decode(there["error"]) or {}
     failed = StepFailed(
         spec.key, spec.name, error.get("type", "?"), error.get("message", ""), error.get("class", "unknown")
     )

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
 from agentrun.core.policy import Backoff, Crash, GiveUp, RetryIn, decide
 from agentrun.core.wake import Publisher, Wake
+from agentrun.runtime.luck import luck
 from agentrun.runtime.settling import facts_of
 from agentrun.settings import Settings
 from agentrun.store import sweeping, transitions
@@ -60,7 +60,7 @@ class Sweep:
     def _reap(self) -> None:
         for row in self._database.rows(sweeping.EXPIRED, self._scope):
             backoff = Backoff(self._settings.backoff_base_seconds, self._settings.backoff_max_seconds)
-            decision = decide(facts_of(row, self._settings.max_requeues), Crash(), backoff, luck=random.random())
+            decision = decide(facts_of(row, self._settings.max_requeues), Crash(), backoff, luck=luck())
             match decision:
                 case RetryIn():
                     self._requeue(row)

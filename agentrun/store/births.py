@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Integer, Numeric, Select, SmallInteger, Text, func, literal_column, select
+from sqlalchemy import ColumnElement, Double, Integer, Numeric, Select, SmallInteger, Text, func, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
 
 from agentrun.core.words import EventType, Status
@@ -76,7 +76,7 @@ def _unless_taken(values: dict[str, ColumnElement[Any]], source: Select[Any]) ->
         .from_select(list(values), source)
         .on_conflict_do_nothing(
             index_elements=["namespace", "kind", "idempotency_key"],
-            index_where=literal_column("idempotency_key IS NOT NULL"),
+            index_where=text("idempotency_key IS NOT NULL"),
         )
     )
 

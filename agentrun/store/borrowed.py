@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from typing import cast as typed
 
 import psycopg
 from psycopg.rows import dict_row
@@ -26,8 +27,10 @@ NOTIFY = compiled("notify", select(func.pg_notify(param("channel", Text), param(
 
 def enqueue_in(connection: Any, params: Mapping[str, Any], announcing: Mapping[str, str]) -> list[type_of_row] | None:
     """None where the row was stored; else the row that has the idempotency key. Raises InvalidRequest."""
-    if isinstance(connection, Session | scoped_session):
-        connection = connection.connection()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if isinstance(connection, Session):
+        connection = connection.connection()
+    elif isinstance(connection, scoped_session):
+        connection = typed("Session", connection()).connection()
     if isinstance(connection, SqlConnection):
         if _sqlalchemy(connection, ENQUEUE, params):
             _sqlalchemy(connection, NOTIFY, announcing)
@@ -40,7 +43,7 @@ def enqueue_in(connection: Any, params: Mapping[str, Any], announcing: Mapping[s
                 cursor.execute(NOTIFY.sql, announcing)
                 return None
             return cursor.execute(BY_KEYS.sql, {**params, "keys": [params["key"]]}).fetchall()
-    raise InvalidRequest(_unusable(connection))
+    raise InvalidRequest(_unusable(typed("object", connection)))
 
 
 async def enqueue_in_async(
@@ -67,7 +70,7 @@ def _sqlalchemy(connection: SqlConnection, statement: Statement, params: Mapping
     return [dict(row) for row in connection.execute(statement.element, wanted).mappings()]
 
 
-def _in_transaction(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+def _in_transaction(connection: Any) -> None:
     if connection.autocommit and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         raise InvalidRequest(
             "the psycopg connection is in autocommit and in no transaction; enqueue inside "

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import psycopg
 from psycopg import AsyncConnection, Connection
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
@@ -14,7 +13,7 @@ from agentrun.core.errors import ConfigurationError
 
 type_of_row = dict[str, Any]
 
-KEEPALIVE: Mapping[str, Any] = {
+_KEEPALIVE = {
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -25,18 +24,23 @@ KEEPALIVE: Mapping[str, Any] = {
 
 def connect(url: str, *, name: str) -> Connection[type_of_row]:
     """A synchronous connection in autocommit. `name` is what pg_stat_activity shows."""
-    connection = psycopg.connect(plain(url), autocommit=True, row_factory=dict_row, application_name=name, **KEEPALIVE)
+    connection = Connection[type_of_row].connect(conninfo(url, name=name), autocommit=True, row_factory=dict_row)
     adapt(connection)
     return connection
 
 
 async def connect_async(url: str, *, name: str) -> AsyncConnection[type_of_row]:
     """An asynchronous connection in autocommit."""
-    connection = await AsyncConnection.connect(
-        plain(url), autocommit=True, row_factory=dict_row, application_name=name, **KEEPALIVE
+    connection = await AsyncConnection[type_of_row].connect(
+        conninfo(url, name=name), autocommit=True, row_factory=dict_row
     )
     adapt(connection)
     return connection
+
+
+def conninfo(url: str, *, name: str) -> str:
+    """The connection string: the URL, keepalives that find a dead peer within half a minute, and our name."""
+    return make_conninfo(plain(url), application_name=name, **_KEEPALIVE)
 
 
 def adapt(connection: Connection[Any] | AsyncConnection[Any]) -> None:

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from agentrun.core.errors import ConfigurationError
-from agentrun.store.connect import KEEPALIVE, adapt, connect, plain, type_of_row
+from agentrun.store.connect import adapt, connect, conninfo, type_of_row
 from agentrun.store.sql import Statement
 
 
@@ -74,11 +74,10 @@ class Database:
         return pool
 
     def _open(self) -> ConnectionPool[Connection[type_of_row]]:
-        arguments = {"autocommit": True, "row_factory": dict_row, "application_name": self._name, **KEEPALIVE}
         self._probe()
         pool = ConnectionPool[Connection[type_of_row]](
-            plain(self.url),
-            kwargs=arguments,
+            conninfo(self.url, name=self._name),
+            kwargs={"autocommit": True, "row_factory": dict_row},
             configure=adapt,
             min_size=1,
             max_size=self._max,

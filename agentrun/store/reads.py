@@ -40,10 +40,12 @@ def _listed() -> Statement:
         or_(param("attributes", JSONB).is_(None), runs.c.attributes.contains(param("attributes", JSONB))),
         or_(param("parent_id", UUID).is_(None), runs.c.parent_id == param("parent_id", UUID)),
     )
-    cursor = select(runs.c.created_at, runs.c.id).where(runs.c.id == param("before", UUID)).cte("cursor")
+    last = runs.alias("last")
+    since = select(last.c.created_at).where(last.c.id == param("before", UUID)).scalar_subquery()
     page = or_(
         param("before", UUID).is_(None),
-        func.row(runs.c.created_at, runs.c.id) < select(func.row(cursor.c.created_at, cursor.c.id)).scalar_subquery(),
+        runs.c.created_at < since,
+        and_(runs.c.created_at == since, runs.c.id < param("before", UUID)),
     )
     listing = select(*_RUN_COLUMNS).where(*filters, page).order_by(runs.c.created_at.desc(), runs.c.id.desc())
     return compiled("runs_listed", listing.limit(param("limit", Integer)))

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import psycopg
+from psycopg.sql import SQL, Identifier
 
 from agentrun.core.wake import Publisher, Wake
 from agentrun.store.database import Database
@@ -60,7 +61,7 @@ class Relay:
 
     def _listen(self) -> None:
         with self._database.dedicated("agentrun relay") as connection:
-            connection.execute(f'LISTEN "{self._channel}"')
+            connection.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
             self._listening.set()
             while not self._closing:
                 for notice in connection.notifies(timeout=0.5, stop_after=1):

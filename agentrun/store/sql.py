@@ -1,16 +1,17 @@
-"""SQLAlchemy Core statements, compiled once to psycopg's SQL. What is hot runs on psycopg; the tables stay SQLAlchemy's."""
+"""SQLAlchemy Core statements, compiled once to psycopg's SQL: what is hot runs on psycopg alone."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
+from typing import cast as typed
 
 from sqlalchemy import ColumnElement, bindparam, cast, func, literal_column
-from sqlalchemy.dialects.postgresql import INTERVAL
+from sqlalchemy.dialects.postgresql import INTERVAL, JSON, JSONB
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql import Executable
 from sqlalchemy.sql.elements import ClauseElement
-from sqlalchemy.types import Boolean, Double, Numeric, TypeEngine
+from sqlalchemy.types import Boolean, Double, Numeric, Text, TypeEngine
 
 _UNCAST = (Numeric, Boolean, Double)
 """Types whose parameters the dialect leaves without a cast: NULL would arrive as text."""
@@ -23,23 +24,27 @@ class Statement:
     """One compiled statement. `sql` has `%(name)s` parameters; `element` runs on any SQLAlchemy driver."""
 
     name: str
-    sql: str
+    sql: LiteralString
     element: Executable
     names: frozenset[str]
 
 
 def compiled(name: str, element: Executable) -> Statement:
     """Compile `element` once. Constants must be `word()` literals, so that partial indexes can be used."""
-    assert isinstance(element, ClauseElement)
+    if not isinstance(element, ClauseElement):
+        raise TypeError(f"statement {name} is no SQLAlchemy statement")
     sql = element.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
-    left_over = {key for key, value in sql.params.items() if value is not None}
-    assert not left_over, f"statement {name} binds constants: {left_over}"
-    return Statement(name, str(sql), element, frozenset(sql.params))
+    params = sql.params or {}
+    left_over = {key for key, value in params.items() if value is not None}
+    if left_over:
+        raise ValueError(f"statement {name} binds constants: {left_over}")
+    return Statement(name, typed("LiteralString", str(sql)), element, frozenset(params))
 
 
 def word(value: str) -> ColumnElement[str]:
     """A word of the vocabulary as an SQL literal."""
-    assert value.replace("_", "").isalpha(), value
+    if not value.replace("_", "").isalpha():
+        raise ValueError(f"{value!r} is no word")
     return literal_column(f"'{value}'")
 
 
@@ -50,6 +55,9 @@ def number(value: int) -> ColumnElement[int]:
 
 def param(name: str, kind: TypeEngine[Any] | type[TypeEngine[Any]]) -> ColumnElement[Any]:
     """A parameter with its type, rendered with a cast so that NULL and text arrive as what they are."""
+    if kind in (JSON, JSONB):
+        # Already JSON text: a JSON parameter would encode it a second time on SQLAlchemy's own drivers.
+        return cast(bindparam(name, value=None, type_=Text), kind)
     bound = bindparam(name, value=None, type_=kind)
     return cast(bound, kind) if kind in _UNCAST else bound
 

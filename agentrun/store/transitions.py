@@ -51,8 +51,9 @@ def _moved(
     returning: tuple[ColumnElement[Any], ...] = WAKE_COLUMNS,
     **values: ColumnElement[Any],
 ) -> CTE:
-    """The one place where a status changes. What a status implies is set here, so that half states cannot be asked for."""
-    assert target in move.targets, (move.verb, target)
+    """The one place where a status changes. What a status implies is set here: half states cannot be asked for."""
+    if target not in move.targets:
+        raise ValueError(f"{move.verb} does not lead to {target}")
     sources = runs.c.status.in_([word(source) for source in sorted(move.sources)])
     fence = (runs.c.epoch == EPOCH,) if move.fenced else ()
     return (

@@ -91,8 +91,9 @@ class Writer:
         """Write what is waiting, then end."""
         task, self._task = self._task, None
         if task is not None:
-            while self._waiting and not task.done():
-                await asyncio.sleep(0)
+            pending = {write.done for write in [*self._waiting, *self._sent]}
+            if pending:
+                await asyncio.wait(pending, timeout=5)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         if self._connection is not None:

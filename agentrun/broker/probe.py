@@ -1,0 +1,55 @@
+"""A look at the broker for `agentrun check`: whether it answers, and whether it might throw messages away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from agentrun.broker.app import make_app
+from agentrun.broker.hints import Hints
+from agentrun.broker.publisher import AWAY
+from agentrun.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the broker said. `problem` is why it cannot be used; `warning` what will go wrong one day."""
+
+    about: str
+    problem: str | None = None
+    warning: str | None = None
+
+
+def probe(settings: Settings) -> Probed:
+    """Ask the broker of the settings, within the publish timeout. Never raises for a broker that is away."""
+    hints = Hints(settings)
+    try:
+        return _redis(hints.client()) if hints.possible else _other(settings)
+    except AWAY as error:
+        return Probed("", problem=f"the broker of AGENTRUN_BROKER_URL cannot be reached: {str(error) or repr(error)}")
+    except (ValueError, KeyError) as error:
+        return Probed("", problem=f"AGENTRUN_BROKER_URL cannot be used: {error}")
+    finally:
+        hints.close()
+
+
+def _redis(client: Redis) -> Probed:
+    about = cast("dict[str, Any]", client.info("server"))
+    said = f"{about.get('server_name', 'redis')} {about.get('valkey_version') or about.get('redis_version')}"
+    try:
+        policy = cast("dict[str, str]", client.config_get("maxmemory-policy")).get("maxmemory-policy", "noeviction")
+    except RedisError:  # hosted ones do not tell
+        return Probed(said)
+    if policy == "noeviction":
+        return Probed(said)
+    warning = f"Redis evicts keys when it is full ({policy}), messages too; set maxmemory-policy noeviction"
+    return Probed(said, warning=warning)
+
+
+def _other(settings: Settings) -> Probed:
+    with make_app(settings).connection_for_write() as connection:
+        connection.ensure_connection(max_retries=1, timeout=settings.publish_timeout_seconds)
+        return Probed(str(connection.transport.driver_type))

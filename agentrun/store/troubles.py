@@ -1,0 +1,46 @@
+"""What a database says when it cannot serve, in the words of agentrun's errors. Nothing is retried here."""
+
+from __future__ import annotations
+
+import psycopg
+import psycopg.errors
+import sqlalchemy.exc
+from alembic.util import CommandError
+
+from agentrun.core.errors import ConfigurationError, SchemaMismatch
+
+_OTHER_SCHEMA = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.InvalidSchemaName,
+)
+
+
+def explained(error: BaseException) -> ConfigurationError | None:
+    """The error that says which setting or command helps; None where `error` is no trouble with the database."""
+    match error:
+        case sqlalchemy.exc.DBAPIError():
+            return explained(error.orig) if error.orig is not None else None
+        case CommandError():
+            return SchemaMismatch(
+                f"the schema cannot be migrated from here: {error}; use the version of agentrun that made it, or a newer"
+            )
+        case psycopg.Error() if isinstance(error, _OTHER_SCHEMA):
+            return SchemaMismatch(
+                f"the database's schema is not the one this version of agentrun needs ({_first_line(error)}); "
+                "run `agentrun migrate`"
+            )
+        case psycopg.errors.InsufficientPrivilege():
+            return ConfigurationError(f"the user of AGENTRUN_DATABASE_URL may not do this: {_first_line(error)}")
+        case psycopg.OperationalError():
+            return ConfigurationError(
+                f"the database of AGENTRUN_DATABASE_URL cannot be reached: {_first_line(error)}; "
+                "see whether the server is up and the URL is right"
+            )
+        case _:
+            return None
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,75 @@
+"""Reads for who watches from the command line: runs by the start of their id, and what is alive just now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, literal_column, select
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+
+from agentrun.store.database import Database
+from agentrun.store.sql import Statement, compiled, now, number, param, word
+from agentrun.store.tables import processes, runs, sweeps
+from agentrun.store.transitions import NAMESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The database's time, and what it has seen: the age of the last sweep in seconds (None: there was none), how many
+    worker processes were alive within the last minute, and the kinds they know."""
+
+    now: datetime
+    server: str
+    sweep_age: float | None
+    processes: int
+    kinds: tuple[str, ...]
+
+
+def moment(database: Database, namespace: str) -> Moment:
+    """What is alive in the namespace now."""
+    row = database.row(MOMENT, {"namespace": namespace})
+    assert row is not None
+    return _as_moment(row)
+
+
+def ids_by_prefix(database: Database, namespace: str, prefix: str) -> list[UUID]:
+    """The runs whose id starts with these hex characters; two of them at most. One look into the primary key."""
+    params = {"namespace": namespace, "lowest": UUID(prefix.ljust(32, "0")), "highest": UUID(prefix.ljust(32, "f"))}
+    return [row["id"] for row in database.rows(BY_PREFIX, params)]
+
+
+def _by_prefix() -> Statement:
+    between = runs.c.id.between(param("lowest", UUID_TYPE), param("highest", UUID_TYPE))
+    return compiled("runs_by_prefix", select(runs.c.id).where(between, runs.c.namespace == NAMESPACE).limit(number(2)))
+
+
+def _moment() -> Statement:
+    alive = (processes.c.namespace == NAMESPACE, processes.c.seen_at > now() - literal_column("interval '1 minute'"))
+    age = select(func.extract("epoch", now() - sweeps.c.swept_at)).where(
+        sweeps.c.namespace == NAMESPACE, sweeps.c.name == word("sweep")
+    )
+    known = select(func.unnest(processes.c.kinds).label("kind")).where(*alive).distinct().subquery("known")
+    return compiled(
+        "moment",
+        select(
+            now().label("now"),
+            func.current_setting(literal_column("'server_version'")).label("server"),
+            age.scalar_subquery().label("sweep_age"),
+            select(func.count()).select_from(processes).where(*alive).scalar_subquery().label("processes"),
+            select(func.array_agg(known.c.kind)).scalar_subquery().label("kinds"),
+        ),
+    )
+
+
+def _as_moment(row: Mapping[str, Any]) -> Moment:
+    age = row["sweep_age"]
+    kinds = tuple(sorted(row["kinds"] or ()))
+    return Moment(row["now"], row["server"], None if age is None else float(age), row["processes"], kinds)
+
+
+MOMENT = _moment()
+BY_PREFIX = _by_prefix()
