@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from agentrun.settings import PREFIX, Settings
 
@@ -29,7 +30,7 @@ def variables(settings: Settings) -> dict[str, str]:
     """The environment that makes another process's settings equal to these."""
     said: dict[str, str] = {}
     for name, field in Settings.model_fields.items():
-        value = getattr(settings, name)
+        value: Any = getattr(settings, name)
         if value != field.default and value is not None:
-            said[f"{PREFIX}{name.upper()}"] = ",".join(value) if isinstance(value, tuple) else str(value)
+            said[f"{PREFIX}{name.upper()}"] = ",".join(value) if name == "imports" else str(value)
     return said

@@ -69,7 +69,10 @@ class Guard:
 
 
 class LocalProcess(CeleryTestContainer):
-    """A process with the interface of a container. Signals reach its first process; SIGKILL, STOP and CONT all of it."""
+    """A process with the interface of a container.
+
+    Signals go to its first process, as a container's do; SIGKILL, SIGSTOP and SIGCONT to all of it.
+    """
 
     def __init__(
         self,
@@ -131,9 +134,9 @@ class LocalProcess(CeleryTestContainer):
     def logs(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
-    def kill(self, signal: str | int = "SIGKILL") -> None:
-        """Send a signal. After SIGKILL nothing of it is left on return."""
-        number = _number(signal)
+    def kill(self, signal: str | int | None = None) -> None:
+        """Send a signal, SIGKILL where none is named; after that nothing of it is left on return."""
+        number = _number(signal or "SIGKILL")
         if number in _TO_ALL:
             for process in self.family():
                 _send(process.pid, number)
@@ -163,7 +166,7 @@ class LocalProcess(CeleryTestContainer):
         self.start()
         self.wait_ready()
 
-    def remove(self, force: bool = False, **_: object) -> None:
+    def remove(self, *_: object, **__: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.kill()
 
     def teardown(self) -> None:
@@ -205,7 +208,7 @@ class LocalProcess(CeleryTestContainer):
 class Node(CeleryTestWorker):
     """A `celery worker` or `celery beat` as a pytest-celery node, with a few verbs more."""
 
-    container: LocalProcess
+    container: LocalProcess  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, container: LocalProcess, app: Celery) -> None:
         super().__init__(container, app)
@@ -257,7 +260,7 @@ class Node(CeleryTestWorker):
         self, columns: list[str] | None = None, filters: dict[str, str] | None = None
     ) -> list[dict[str, Any]]:
         """As psutil shows them, the first process and its children."""
-        found = [process.as_dict(columns) for process in self.container.family()]
+        found = [process.as_dict(columns) for process in self.container.family()]  # pyright: ignore[reportUnknownMemberType]
         return [each for each in found if all(each.get(key) == value for key, value in (filters or {}).items())]
 
 

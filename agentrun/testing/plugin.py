@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Give it back."""
-    environment.give_back(config.stash.get(_taken, {}))
+    environment.give_back(config.stash[_taken])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,7 +59,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Show the ends of the workers' logs with a failure."""
     report = yield
     if report.failed:
-        for node in item.stash.get(_nodes, []):
+        for node in item.stash.setdefault(_nodes, []):
             report.sections.append((f"log of {node.name()}", node.container.end_of_log(60)))
     return report
 
@@ -111,8 +111,9 @@ def empty_database_url(agentrun_servers: Servers) -> Iterator[str]:
 @pytest.fixture
 def redis(agentrun_servers: Servers) -> Iterator[Redis]:
     """A client of the broker's Redis, flushed."""
-    with Redis.from_url(redis_url(agentrun_servers.broker_url), decode_responses=True) as client:
-        client.flushdb()
+    url = redis_url(agentrun_servers.broker_url)
+    with Redis.from_url(url, decode_responses=True) as client:  # pyright: ignore[reportUnknownMemberType]
+        client.flushdb()  # pyright: ignore[reportUnknownMemberType]
         yield client
 
 
@@ -137,9 +138,9 @@ def settings(request: pytest.FixtureRequest, database_url: str, broker_url: str)
 @pytest.fixture
 def kinds() -> Iterator[Registry]:
     """The registry of kinds: what a test registers with `@durable` is forgotten after it."""
-    before = dict(registry._kinds)  # pyright: ignore[reportPrivateUsage]
+    before = dict(registry._kinds)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     yield registry
-    registry._kinds = before  # pyright: ignore[reportPrivateUsage]
+    registry._kinds = before  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.fixture
@@ -252,7 +253,7 @@ def start_node(
 def worker(start_node: Callable[..., Node]) -> Callable[..., Node]:
     """Starts real workers: `worker(pool="threads", concurrency=8, imports=["tests.bodies.basic"])`.
 
-    Further options: `queues` (comma-separated), `hostname`, `env`, `settings`, `wait=False`, more `arguments` for Celery.
+    Further options: `queues` (comma-separated), `hostname`, `env`, `settings`, `wait=False`, further arguments.
     """
     count = 0
 

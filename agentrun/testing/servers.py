@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -67,7 +67,7 @@ class Servers:
 
 
 @contextlib.contextmanager
-def given_or_embedded() -> Iterator[Servers]:
+def given_or_embedded() -> Generator[Servers]:
     """The servers that the environment names; embedded ones for what it does not."""
     database_url, broker_url = os.environ.get(DATABASE_VARIABLE), os.environ.get(BROKER_VARIABLE)
     if database_url and broker_url:
@@ -82,7 +82,7 @@ def given_or_embedded() -> Iterator[Servers]:
 
 
 @contextlib.contextmanager
-def embedded_only() -> Iterator[Servers]:
+def embedded_only() -> Generator[Servers]:
     """Servers that a test may kill and restart."""
     with Embedded.temporary() as own, contextlib.closing(Servers(own.database_url, own.broker_url, own)) as servers:
         yield servers

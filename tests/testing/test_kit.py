@@ -77,8 +77,8 @@ def test_a_worker_can_be_paused_ended_and_started_again(client: Client, worker: 
 
 
 def test_a_failure_of_until_says_what_is_there_instead() -> None:
+    seen = [1]
     with pytest.raises(AssertionError, match=r"not within 0.05 s: .*len\(seen\)(.|\n)*instead: \[1\]"):
-        seen = [1]
         until(lambda: len(seen) > 1, 0.05, tell=lambda: seen)
 
 
