@@ -11,7 +11,6 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
-import agentrun
 from agentrun.core.errors import SchemaMismatch
 from agentrun.store.connect import plain
 from agentrun.store.tables import SCHEMA
@@ -63,6 +62,6 @@ def _config(url: str) -> Config:
 
 def _scripts() -> Path:
     """Inside the wheel the scripts are part of the package; in a checkout they stand beside it."""
-    package = Path(agentrun.__file__).parent
+    package = Path(__file__).parents[1]
     inside = package / "_migrations"
     return inside if inside.is_dir() else package.parent / "migrations"
