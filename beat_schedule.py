@@ -1,19 +1,5 @@
-"""What beat sends, and when. Data only: the work is in agentrun, and any worker may do it as well."""
+"""What beat sends, and when: the schedule of `celery -A tasks beat`. Add entries of your own to what it returns."""
 
-from __future__ import annotations
+from agentrun.broker.schedule import beat_schedule
 
-from typing import Any
-
-from agentrun.broker import SWEEP
-from agentrun.settings import Settings
-
-
-def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The schedule. A message that nobody took within its interval expires: a stopped fleet wakes to no flood."""
-    return {
-        "agentrun-sweep": {
-            "task": SWEEP,
-            "schedule": settings.sweep_seconds,
-            "options": {"queue": settings.system_queue, "expires": settings.sweep_seconds, "ignore_result": True},
-        }
-    }
+__all__ = ["beat_schedule"]

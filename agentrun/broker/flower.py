@@ -8,8 +8,7 @@ from __future__ import annotations
 import ast
 import secrets
 import sys
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -78,28 +77,31 @@ def format_task(task: Any) -> Any:
 
 def _args(text: str | None) -> str | None:
     value = _literal(text)
-    return " ".join(map(str, value)) if isinstance(value, (tuple, list)) else text
+    return " ".join(str(each) for each in cast("tuple[object, ...]", value)) if isinstance(value, tuple) else text
 
 
 def _said(text: str | None) -> str | None:
-    value = _literal(text)
-    if not isinstance(value, Mapping) or "kind" not in value:
-        return text
-    return f"{value['kind']} ({value.get('cause', '?')})"
+    value = _members(text)
+    return f"{value['kind']} ({value.get('cause', '?')})" if "kind" in value else text
 
 
 def _outcome(text: str | None) -> str | None:
-    value = _literal(text)
-    if not isinstance(value, Mapping) or "outcome" not in value:
+    value = _members(text)
+    if "outcome" not in value:
         return text
-    reason = value.get("reason")
-    told = str(value["outcome"]) if reason in (None, value["outcome"]) else f"{value['outcome']}: {reason}"
+    outcome, reason = str(value["outcome"]), value.get("reason")
+    told = outcome if reason in (None, outcome) else f"{outcome}: {reason}"
     if value.get("executed") or value.get("replayed"):
         told += f" ({value.get('executed', 0)} steps done, {value.get('replayed', 0)} replayed)"
     return told
 
 
-def _literal(text: str | None) -> Any:
+def _members(text: str | None) -> dict[str, object]:
+    value = _literal(text)
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _literal(text: str | None) -> object:
     try:
         return ast.literal_eval(text) if text else None
     except (ValueError, SyntaxError, MemoryError, RecursionError):

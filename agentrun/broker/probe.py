@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from math import ceil
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -37,13 +37,13 @@ def probe(settings: Settings) -> Probed:
 
 
 def _redis(client: Redis) -> Probed:
-    about = cast("dict[str, Any]", client.info("server"))
+    about = client.info("server")  # pyright: ignore[reportUnknownMemberType]
     said = f"{about.get('server_name', 'redis')} {about.get('valkey_version') or about.get('redis_version')}"
     try:
-        policy = cast("dict[str, str]", client.config_get("maxmemory-policy")).get("maxmemory-policy", "noeviction")
+        policy = client.config_get("maxmemory-policy").get("maxmemory-policy")  # pyright: ignore[reportUnknownMemberType]
     except RedisError:  # hosted ones do not tell
         return Probed(said)
-    if policy == "noeviction":
+    if policy in (None, "noeviction"):
         return Probed(said)
     warning = f"Redis evicts keys when it is full ({policy}), messages too; set maxmemory-policy noeviction"
     return Probed(said, warning=warning)
@@ -51,5 +51,5 @@ def _redis(client: Redis) -> Probed:
 
 def _other(settings: Settings) -> Probed:
     with make_app(settings).connection_for_write() as connection:
-        connection.ensure_connection(max_retries=1, timeout=settings.publish_timeout_seconds)
+        connection.ensure_connection(max_retries=1, timeout=ceil(settings.publish_timeout_seconds))
         return Probed(str(connection.transport.driver_type))

@@ -24,7 +24,7 @@ def explained(error: BaseException) -> ConfigurationError | None:
             return explained(error.orig) if error.orig is not None else None
         case CommandError():
             return SchemaMismatch(
-                f"the schema cannot be migrated from here: {error}; use the version of agentrun that made it, or a newer"
+                f"the schema cannot be migrated from here: {error}; use the agentrun that made it, or a newer one"
             )
         case psycopg.Error() if isinstance(error, _OTHER_SCHEMA):
             return SchemaMismatch(

@@ -31,9 +31,7 @@ class Moment:
 
 def moment(database: Database, namespace: str) -> Moment:
     """What is alive in the namespace now."""
-    row = database.row(MOMENT, {"namespace": namespace})
-    assert row is not None
-    return _as_moment(row)
+    return _as_moment(database.rows(MOMENT, {"namespace": namespace})[0])
 
 
 def ids_by_prefix(database: Database, namespace: str, prefix: str) -> list[UUID]:
