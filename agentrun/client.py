@@ -23,6 +23,7 @@ from agentrun.runtime.commands import Commands, Wishes
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.interactive import Interactive
 from agentrun.runtime.kinds import Registry, registry
+from agentrun.runtime.operators import Operators
 from agentrun.settings import Settings
 from agentrun.store.borrowed import enqueue_in, enqueue_in_async
 from agentrun.store.database import Database
@@ -63,6 +64,7 @@ class Client:
         self._publisher = CeleryPublisher(self.settings)
         self.hints = Hints(self.settings)
         self.commands = Commands(self.settings, self._database, self._publisher, kinds)
+        self.operators = Operators(self.commands)
         self.relay = Relay(self._database, self._publisher)
         self._kinds = kinds
         self._engines: dict[int, Engine] = {}
@@ -194,11 +196,40 @@ class Client:
 
     def cancel(self, run_id: RunId, *, by: str = "client") -> Run:
         """End a queued or waiting run at once; ask a running one to end at its next step. Idempotent."""
-        return self.commands.cancel(as_uuid(run_id), by=by)
+        return self.operators.cancel(as_uuid(run_id), by=by)
 
     def redrive(self, run_id: RunId, *, by: str = "client") -> Run:
         """Put a failed run back to the queue with its journal and a fresh budget. Raises NotAllowed."""
-        return self.commands.redrive(as_uuid(run_id), by=by)
+        return self.operators.redrive(as_uuid(run_id), by=by)
+
+    def redrivable(self, *, kind: str | None = None, reason: str | None = None, limit: int = 1000) -> list[UUID]:
+        """The failed runs that `redrive` would take, oldest first: what a redrive of many would touch."""
+        return self.operators.redrivable(kind=kind, reason=reason, limit=limit)
+
+    def resolve(
+        self, run_id: RunId, *, applied: bool, result: Any = None, key: str | None = None, by: str = "client"
+    ) -> Run:
+        """Say how an interrupted write ended; the run then goes on from its journal.
+
+        `applied=True` records `result` as the write's result, `applied=False` lets it start afresh. `key` names the
+        step where several writes are in flight. Raises NotAllowed where none is, or somebody was first.
+        """
+        return self.operators.resolve(as_uuid(run_id), applied=applied, result=result, key=key, by=by)
+
+    def set_budget(
+        self,
+        owner: str,
+        *,
+        period: Literal["day", "month"],
+        max_tokens: int | None = None,
+        max_cost: Decimal | None = None,
+    ) -> None:
+        """An owner's ceiling per day or month (UTC), in tokens and US dollars; None lifts it."""
+        self.operators.set_budget(owner, period=period, max_tokens=max_tokens, max_cost=max_cost)
+
+    def budgets(self, owner: str | None = None) -> Sequence[Mapping[str, Any]]:
+        """Budgets, with the tokens and cost spent of them."""
+        return self.operators.budgets(owner)
 
     def close(self) -> None:
         """Close connections and threads. Interactive runs of this client must have ended."""
@@ -282,6 +313,10 @@ class AsyncClient:
     async def redrive(self, run_id: RunId, *, by: str = "client") -> Run:
         """As Client.redrive."""
         return await self._call(self._client.redrive, run_id, by=by)
+
+    async def resolve(self, run_id: RunId, *, applied: bool, **answer: Any) -> Run:
+        """As Client.resolve."""
+        return await self._call(functools.partial(self._client.resolve, run_id, applied=applied, **answer))
 
     async def aclose(self) -> None:
         """Close connections and threads."""

@@ -5,6 +5,8 @@ These derive from BaseException so that a body's `except Exception` cannot swall
 
 from __future__ import annotations
 
+from agentrun.core.words import Reason
+
 
 class StopSegment(BaseException):
     """The segment ends here; the run goes on elsewhere or is already settled. Not an error."""
@@ -16,6 +18,16 @@ class Parked(StopSegment):
 
 class Cancelled(StopSegment):
     """Somebody asked for the run's end; no step starts any more."""
+
+
+class LimitReached(StopSegment):
+    """The run is past its deadline, or has spent what it may: it ends here with that reason."""
+
+    def __init__(
+        self, reason: Reason = Reason.DEADLINE_EXCEEDED, detail: str = "the run's deadline has passed"
+    ) -> None:
+        super().__init__(detail)
+        self.reason, self.detail = reason, detail
 
 
 class LeaseLost(StopSegment):

@@ -83,6 +83,7 @@ def _delay(facts: Facts, ending: Failure | Crash, backoff: Backoff, luck: float)
         case Crash():
             return 0.0
         case Failure(retry_after=float() | int() as asked):
-            return min(max(float(asked), 0.0), LONGEST_RETRY_AFTER) * (1 + backoff.jitter * luck)
+            # In this order, not-a-number becomes 0 as well.
+            return max(0.0, min(float(asked), LONGEST_RETRY_AFTER)) * (1 + backoff.jitter * luck)
         case Failure():
             return backoff.delay(facts.requeue_count, luck)

@@ -22,14 +22,13 @@ from agentrun.core.errors import (
     IdempotencyConflict,
     InvalidRequest,
     NamespaceMismatch,
-    NotAllowed,
     NotFound,
     UnknownKind,
 )
 from agentrun.core.records import Event, Run, Step
 from agentrun.core.wake import Publisher, Wake
-from agentrun.core.words import Reason, Status
 from agentrun.runtime.kinds import Kind, Options, Registry, as_timedelta, unknown
+from agentrun.runtime.spending import checked_limits
 from agentrun.settings import Settings
 from agentrun.store import births, reads, transitions
 from agentrun.store.connect import type_of_row
@@ -81,6 +80,7 @@ class Commands:
         if isinstance(wishes.priority, bool) or not 0 <= wishes.priority <= LEAST_URGENT:
             raise InvalidRequest(f"priority must be 0 (most urgent) to {LEAST_URGENT}, not {wishes.priority}")
         deadline = wishes.deadline if wishes.deadline is not None else options.timeout
+        limits = checked_limits(wishes.limits)
         return {
             "namespace": self.settings.namespace,
             "kind": _checked_name("kind", kind),
@@ -90,7 +90,7 @@ class Commands:
             "deadline": _as_seconds("deadline", deadline),
             "lease_seconds": options.lease_seconds,
             "max_requeues": options.max_requeues,
-            "limits": json.dumps(wishes.limits) if wishes.limits is not None else None,
+            "limits": json.dumps(limits) if limits is not None else None,
             "planned_cost": wishes.planned_cost,
             "tags": [_checked_name("tag", tag) for tag in wishes.tags],
             "attributes": encode(dict(wishes.attributes), what="attributes"),
@@ -224,51 +224,6 @@ class Commands:
         """The run's journal, in the order of its entries."""
         self.status(run_id)
         return [reads.as_step(row) for row in self.database.rows(reads.JOURNAL, {"run_id": run_id})]
-
-    # ---- operators
-
-    def cancel(self, run_id: UUID, *, by: str) -> Run:
-        """End a queued or waiting run now, or ask a running one to. Cancelling twice is no error.
-
-        Raises NotFound, NamespaceMismatch, and NotAllowed where the run has ended otherwise.
-        """
-        params = self._namespace | {"run_id": run_id, "by": by, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
-        for _ in range(3):
-            if self.database.row(transitions.CANCEL, params) is not None:
-                self.publisher.settled(run_id)
-                return self.status(run_id)
-            if self.database.row(transitions.ASK_CANCEL, params) is not None:
-                return self.status(run_id)
-            run = self.status(run_id)
-            if run.status is Status.CANCELLED or run.cancel_requested_at is not None:
-                return run
-            if run.status.final:
-                raise NotAllowed(f"run `{run_id}` is {run.status} and cannot be cancelled")
-        return self.status(run_id)
-
-    def redrive(self, run_id: UUID, *, by: str) -> Run:
-        """Put a failed run back to the queue: its journal is kept, its budget starts afresh.
-
-        Raises NotAllowed where it is not failed, keeps no request, or has a write in flight that must be resolved.
-        """
-        run = self.status(run_id)
-        redo = run.error.get("step") if run.error else None
-        params = self._namespace | {"run_id": run_id, "by": by, "data": "{}", "redo": redo}
-        row = self.database.row(transitions.REDRIVE, params)
-        if row is None:
-            raise NotAllowed(self._why_no_redrive(self.status(run_id)))
-        self.publisher.wake(Wake.of(row, cause="redrive"))
-        return self.status(run_id)
-
-    def _why_no_redrive(self, run: Run) -> str:
-        if run.status is not Status.FAILED:
-            return f"run `{run.id}` is {run.status}; only a failed run can be redriven"
-        if run.pending_effect is not None:
-            return (
-                f"run `{run.id}` has a write in flight ({run.pending_effect}); find out whether it happened, then "
-                f"`agentrun resolve {run.id} --applied|--not-applied`"
-            )
-        return f"run `{run.id}` keeps no request to start again from; run it anew"
 
 
 def _checked_name(what: str, value: str) -> str:

@@ -22,7 +22,8 @@ from agentrun.core.words import Effect, StepKind
 from agentrun.runtime.effects import UNDECLARED, declared
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import ONCE, Retries, as_retries
-from agentrun.runtime.steps import Steps, StepSpec, in_thread
+from agentrun.runtime.steps import Steps
+from agentrun.runtime.stepspec import StepSpec, in_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,6 +133,30 @@ class Context:
             StepKind.WRITE, function, args, kwargs, effect or declaration.effect, reconcile=declaration.reconcile
         )
 
+    def transaction(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
+        """Run `function(connection, *args, **kwargs)` exactly once, in one transaction with its own record.
+
+        `connection` is a psycopg connection to agentrun's own PostgreSQL database, inside a transaction that commits
+        together with the step. The function is a plain one and runs in a thread; what it raises rolls everything back
+        and comes as StepFailed. For writes to other systems, `write` is the verb.
+        """
+        encode_result, decode_result = _codec(function)
+        spec = StepSpec(
+            key=key_for(self._wishes.key),
+            kind=StepKind.WRITE,
+            name=self._wishes.name or _name(function),
+            effect=Effect.READ_ONLY,
+            call=_unused,
+            encode=encode_result,
+            decode=decode_result,
+            retries=self._wishes.retries,
+        )
+
+        def inside(connection: Any) -> Any:
+            return function(connection, *args, **kwargs)
+
+        return self._steps.transact(spec, inside)
+
     async def gather(self, *awaitables: Awaitable[T], limit: int | None = None) -> list[T]:
         """Several branches side by side; their results in order.
 
@@ -227,12 +252,20 @@ class SyncContext:
         """As `Context.write`; returns the value."""
         return self._wait(self._context.write(function, *args, effect=effect, **kwargs))
 
+    def transaction(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """As `Context.transaction`; returns the value."""
+        return self._wait(self._context.transaction(function, *args, **kwargs))
+
     def now(self) -> datetime:
         """As `Context.now`; returns the value."""
         return self._wait(self._context.now())
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _unused() -> None:
+    """Replaced by the transaction itself."""
 
 
 def _name(function: Callable[..., Any]) -> str:

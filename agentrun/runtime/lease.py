@@ -15,7 +15,7 @@ from uuid import UUID
 import psycopg
 from psycopg import Connection
 
-from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, StopSegment
+from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, StopSegment
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
 from agentrun.store.transitions import RENEW_ALL
@@ -47,7 +47,7 @@ class Lease:
         if self.stopped is None and time.monotonic() >= self._until:
             self.stop(LeaseLost())
         if self.stopped is not None:
-            raise type(self.stopped)
+            raise self.stopped
 
     @property
     def expired(self) -> bool:
@@ -179,6 +179,8 @@ class Heartbeat:
                 passed_over[lease.run_id] = lease
             if row["held"] and row["cancel_requested"]:
                 lease.stop(Cancelled())
+            elif row["held"] and row["deadline_passed"]:
+                lease.stop(LimitReached())
         return passed_over
 
     def _answers(self, leases: Iterable[Lease]) -> list[type_of_row]:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from agentrun.core.codec import within
 from agentrun.core.failures import describe
-from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, StopSegment
+from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, StopSegment
 from agentrun.core.wake import Wake
 from agentrun.core.words import Segment, Status
 from agentrun.runtime.context import Context, RunFacts, SyncContext, Wishes
@@ -23,7 +23,9 @@ from agentrun.runtime.keys import BRANCH, Branch
 from agentrun.runtime.kinds import Kind
 from agentrun.runtime.lease import Lease
 from agentrun.runtime.settling import Broke, Ending, Finished, Interrupted, Report, Stopped, settle
-from agentrun.runtime.steps import Steps, WriteUnknown, in_thread
+from agentrun.runtime.spending import Spending
+from agentrun.runtime.steps import Steps
+from agentrun.runtime.stepspec import WriteUnknown, in_thread
 from agentrun.store import transitions
 from agentrun.store.journal import REPLAY
 from agentrun.store.reads import CLAIM_LANDED, UNCLAIMED
@@ -120,6 +122,10 @@ async def _steps(engine: Engine, claimed: Mapping[str, Any], lease: Lease) -> St
         recorded={row["key"]: row for row in rows},
         result_limit=engine.settings.max_result_bytes,
         default_lease=engine.settings.lease_seconds,
+        database=engine.database,
+        threads=engine.threads,
+        spending=Spending.of(claimed),
+        namespace=engine.settings.namespace,
         owner=claimed["owner"],
         keep_arguments=engine.settings.record_arguments,
     )
@@ -157,7 +163,7 @@ def _interrupt(engine: Engine, steps: Steps, task: asyncio.Future[Any], ending: 
             for write in list(steps.writes):
                 write.cancel()
             task.cancel()
-        case Cancelled():
+        case Cancelled() | LimitReached():
             task.cancel()
         case _:
             # A hand-back waits for the next step boundary: what is running now is not thrown away.
@@ -167,6 +173,8 @@ def _interrupt(engine: Engine, steps: Steps, task: asyncio.Future[Any], ending: 
 async def _body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps) -> Ending:
     context = Context(_facts_of(claimed), steps, engine.threads, Wishes(retries=kind.options.retries))
     try:
+        if claimed["model_calls"] == 0:
+            await steps.may_spend(claimed["planned_cost"])
         request = kind.decode_request(claimed["request"])
         BRANCH.set(Branch())
         if kind.is_async:

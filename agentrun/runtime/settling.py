@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
 from uuid import UUID
 
 from agentrun.core.failures import Failure
-from agentrun.core.outcome import Cancelled, ContinueAsNew, HandedBack, LeaseLost, Parked, StopSegment
-from agentrun.core.policy import Backoff, Crash, Facts, GiveUp, RetryIn, decide
+from agentrun.core.outcome import Cancelled, HandedBack, LimitReached, StopSegment
+from agentrun.core.policy import Backoff, Facts, GiveUp, RetryIn, decide
 from agentrun.core.wake import Wake
 from agentrun.core.words import EventType, FailureClass, Outcome, Reason, Segment, Status
 from agentrun.runtime.lease import Lease
@@ -78,28 +78,34 @@ Ending = Finished | Broke | Interrupted | Stopped
 
 async def settle(engine: Engine, claimed: Mapping[str, Any], lease: Lease, ending: Ending) -> Report:
     """Match the ending, make the move, and only then send what follows from it."""
-    run_id, kind = claimed["id"], claimed["kind"]
     if not lease.begin_ending():
-        return Report(run_id, Outcome.LEASE_LOST, kind)
+        return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
     match ending:
         case Finished(result):
             return await _final(engine, claimed, lease, Status.COMPLETED, Reason.COMPLETED, result=result)
         case Broke(failure):
             return await _failed(engine, claimed, lease, failure)
         case Interrupted(failure):
-            return await _failed(engine, claimed, lease, failure, crash=True)
-        case Stopped(Cancelled()):
-            return await _final(engine, claimed, lease, Status.CANCELLED, Reason.CANCELLED)
-        case Stopped(HandedBack()) if not claimed.get("keeps_request", True):
-            return await _final(engine, claimed, lease, Status.FAILED, Reason.NOT_RETRYABLE, failure=_DRAINED)
-        case Stopped(HandedBack()):
-            return await _handed_back(engine, claimed, lease)
-        case Stopped(LeaseLost()):
-            return Report(run_id, Outcome.LEASE_LOST, kind)
-        case Stopped(Parked() | ContinueAsNew() | StopSegment()):
-            raise NotImplementedError("no body can park yet")
+            return await _failed(engine, claimed, lease, failure, interrupted=True)
+        case Stopped(by):
+            return await _stopped(engine, claimed, lease, by)
         case _:
             assert_never(ending)
+
+
+async def _stopped(engine: Engine, claimed: Mapping[str, Any], lease: Lease, by: StopSegment) -> Report:
+    match by:
+        case Cancelled():
+            return await _final(engine, claimed, lease, Status.CANCELLED, Reason.CANCELLED)
+        case LimitReached():
+            failure = Failure(FailureClass.UNKNOWN, "LimitReached", by.detail)
+            return await _final(engine, claimed, lease, Status.FAILED, by.reason, failure=failure)
+        case HandedBack() if not claimed.get("keeps_request", True):
+            return await _final(engine, claimed, lease, Status.FAILED, Reason.NOT_RETRYABLE, failure=_DRAINED)
+        case HandedBack():
+            return await _handed_back(engine, claimed, lease)
+        case _:
+            return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
 
 
 async def _final(
@@ -133,15 +139,17 @@ _DRAINED = Failure(FailureClass.UNKNOWN, "Drained", "the process ended, and the 
 
 
 async def _failed(
-    engine: Engine, claimed: Mapping[str, Any], lease: Lease, failure: Failure, *, crash: bool = False
+    engine: Engine, claimed: Mapping[str, Any], lease: Lease, failure: Failure, *, interrupted: bool = False
 ) -> Report:
     """The one retry decision, on the facts of the row as it is now."""
+    # An interrupted write is asked about later whatever it raised, where it can be asked about at all.
+    cause = replace(failure, failure_class=FailureClass.CONNECTION) if interrupted else failure
     rows = await engine.writer.write(Write(FACTS, {"run_id": lease.run_id, "epoch": lease.epoch}))
     if not rows:
         return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
     decision = decide(
         facts_of(rows[0], engine.settings.max_requeues, surfaces=lease.owner.startswith(Segment.INTERACTIVE)),
-        Crash() if crash else failure,
+        cause,
         backoff_of(engine),
         luck=luck(),
     )

@@ -6,64 +6,43 @@ A write is fenced before it starts and finished after it (ADR-112); without a le
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
-import hashlib
 import inspect
-import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Protocol
-from uuid import UUID
 
-from agentrun.core.codec import decode, digest, within
-from agentrun.core.errors import BodyError, InvalidResult, NonDeterminism, NotApplied, StepFailed, TooLarge
+from agentrun.core.codec import digest, within
+from agentrun.core.errors import BodyError, InvalidResult, NotApplied, StepFailed, TooLarge
 from agentrun.core.failures import Failure, describe
-from agentrun.core.outcome import Cancelled, LeaseLost
-from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
+from agentrun.core.outcome import Cancelled, LeaseLost, LimitReached
+from agentrun.core.words import Effect, FailureClass, Reason, StepKind, StepStatus
 from agentrun.runtime.current import CURRENT, CurrentStep
 from agentrun.runtime.effects import NOT_APPLIED, Applied
 from agentrun.runtime.keys import BRANCH
-from agentrun.runtime.kinds import ONCE, Retries
 from agentrun.runtime.lease import Lease
 from agentrun.runtime.luck import luck
+from agentrun.runtime.spending import Spending
+from agentrun.runtime.stepspec import (
+    Spent,
+    StepSpec,
+    WriteUnknown,
+    as_replayed,
+    detached,
+    ended_with,
+    idempotency_key,
+    in_thread,
+    recorded_failure,
+    same_step,
+)
 from agentrun.store import journal
+from agentrun.store.budgets import BUDGETS_EXCEEDED
+from agentrun.store.database import Database
 from agentrun.store.reads import HELD
 from agentrun.store.sql import Statement
 from agentrun.store.writer import Write
-
-LONGEST_MESSAGE = 2_000
-"""Characters of an error's message that are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What a model call used, as recorded on its step and its run. Cost is in US dollars, as text."""
-
-    model: str
-    input_tokens: int
-    output_tokens: int
-    cost: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepSpec:
-    """One step that a body asks for. `arguments` gives JSON text and is only asked for writes."""
-
-    key: str
-    kind: StepKind
-    name: str
-    effect: Effect
-    call: Callable[[], Awaitable[Any]]
-    encode: Callable[[Any], str]
-    decode: Callable[[str], Any]
-    arguments: Callable[[], str] | None = None
-    retries: Retries = ONCE
-    timeout: float | None = None
-    reconcile: Callable[..., Any] | None = None
-    spent: Callable[[Any], Spent | None] | None = None
-    passes: tuple[type[Exception], ...] = ()
-    """Exceptions that are control flow of the body's own framework: they pass through and are not recorded."""
 
 
 class JournalWriter(Protocol):
@@ -81,6 +60,10 @@ class Steps:
     recorded: dict[str, Mapping[str, Any]]
     result_limit: int
     default_lease: float
+    database: Database
+    threads: Executor
+    spending: Spending
+    namespace: str = "default"
     owner: str | None = None
     keep_arguments: bool = False
     replayed: int = 0
@@ -97,13 +80,15 @@ class Steps:
         self.lease.check()
         there = self.recorded.get(spec.key)
         if there is not None:
-            _same(spec, there)
+            same_step(spec, there)
             if there["status"] == StepStatus.COMPLETED:
                 self.replayed += 1
                 return spec.decode(there["result"])
             if there["status"] == StepStatus.FAILED:
                 self.replayed += 1
-                raise _recorded_failure(spec, there)
+                raise recorded_failure(spec, there)
+        if spec.kind is StepKind.MODEL:
+            await self.may_spend()
         same = self.in_flight.get(spec.key)
         if same is not None:
             # The same call dispatched twice (one key): one effect, one result.
@@ -114,7 +99,7 @@ class Steps:
         self.executed += 1
         if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE):
             return await self._read(spec, there)
-        task = _detached(self._write(spec, there) if spec.effect.is_write else self._read(spec, there))
+        task = detached(self._write(spec, there) if spec.effect.is_write else self._read(spec, there))
         self.in_flight[spec.key] = task
         if spec.effect.is_write:
             self.writes.add(task)
@@ -137,6 +122,19 @@ class Steps:
         if not task.cancelled():
             task.exception()
 
+    async def may_spend(self, planned: Decimal | None = None) -> None:
+        """The one gate: raises LimitReached where the run's limits or its owner's budgets are spent."""
+        self.spending.check()
+        if self.owner is None:
+            return
+        params = {"run_id": self.lease.run_id, "namespace": self.namespace, "owner": self.owner, "planned": planned}
+        for row in await self.writer.write(Write(BUDGETS_EXCEEDED, params)):
+            raise LimitReached(
+                Reason.BUDGET_EXHAUSTED,
+                f"the {row['period']}'s budget of owner `{self.owner}` is spent: {row['tokens']} tokens "
+                f"(of {row['max_tokens']}), {row['cost']} US dollars (of {row['max_cost']})",
+            )
+
     # ---- what may be repeated: run, then record
 
     async def _read(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
@@ -157,8 +155,10 @@ class Steps:
                     continue
                 await self._record(spec, attempt, StepStatus.FAILED, error=failure)
                 raise self._failed(spec, failure) from error
-            await self._record(spec, attempt, StepStatus.COMPLETED, result=text, spent=spec.spent and spec.spent(value))
-            return _as_replayed(spec, value, text)
+            if not spec.recorded_by_call:
+                spent = spec.spent and spec.spent(value)
+                await self._record(spec, attempt, StepStatus.COMPLETED, result=text, spent=spent)
+            return as_replayed(spec, value, text)
 
     async def _record(
         self,
@@ -171,9 +171,11 @@ class Steps:
         spent: Spent | None = None,
     ) -> None:
         statement = journal.RECORD if spent is None else journal.RECORD_WITH_USAGE
-        params = self._named(spec, attempt) | _ended_with(status, result, error, spent)
+        params = self._named(spec, attempt) | ended_with(status, result, error, spent)
         if not await self._written(statement, params, status):
             raise await self._refused()
+        if spent is not None:
+            self.spending.add(spent.input_tokens + spent.output_tokens, Decimal(spent.cost or 0))
 
     # ---- what may not: fence, run, finish
 
@@ -200,7 +202,7 @@ class Steps:
         except (InvalidResult, TooLarge) as error:
             raise WriteUnknown(spec.key, spec.name, describe(error)) from error
         await self._finish(spec, attempt, StepStatus.COMPLETED, result=text, spent=spec.spent and spec.spent(value))
-        return _as_replayed(spec, value, text)
+        return as_replayed(spec, value, text)
 
     async def _fence(self, spec: StepSpec, attempt: int) -> None:
         arguments = spec.arguments() if spec.arguments is not None else "null"
@@ -230,7 +232,7 @@ class Steps:
         error: Failure | None = None,
         spent: Spent | None = None,
     ) -> None:
-        params = self._named(spec, attempt) | _ended_with(status, result, error, spent) | {"lease": self.default_lease}
+        params = self._named(spec, attempt) | ended_with(status, result, error, spent) | {"lease": self.default_lease}
         if not await self._written(journal.FINISH, params, status):
             raise LeaseLost
 
@@ -240,20 +242,48 @@ class Steps:
             raise WriteUnknown(
                 spec.key, spec.name, Failure(FailureClass.UNKNOWN, "Interrupted", "the write was interrupted", spec.key)
             )
-        answer = await self._inside(spec, there["attempt"], functools.partial(spec.reconcile, there["idempotency_key"]))
+        try:
+            ask = functools.partial(self._maybe_in_thread, spec.reconcile, there["idempotency_key"])
+            answer = await self._inside(spec, there["attempt"], ask)
+        except Exception as error:
+            raise WriteUnknown(spec.key, spec.name, describe(error)) from error
         if answer is NOT_APPLIED:
             freed = await self._written(journal.NOT_APPLIED, self._guard(spec.key), StepStatus.NOT_APPLIED)
             if not freed:
                 raise await self._refused()
             return None
         if not isinstance(answer, Applied):
-            raise BodyError(
-                f"the reconcile function of `{spec.name}` returned {type(answer).__name__}; "
-                "it must return Applied(result) or NOT_APPLIED"
-            )
+            told = f"the reconcile function returned {type(answer).__name__}, not Applied(result) or NOT_APPLIED"
+            raise WriteUnknown(spec.key, spec.name, Failure(FailureClass.UNKNOWN, "InvalidReconcile", told, spec.key))
         text = self._encoded(spec, answer.result)
         await self._finish(spec, there["attempt"], StepStatus.COMPLETED, result=text)
         return (spec.decode(text),)
+
+    async def _maybe_in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args)
+        return await in_thread(self.threads, function, *args)
+
+    # ---- exactly once: the write and its record in one transaction of the same database
+
+    async def transact(self, spec: StepSpec, function: Callable[..., Any]) -> Any:
+        """Call `function(connection)` in a transaction that also records the step: both commit, or neither.
+
+        Nothing needs to be fenced or reconciled. Raises as `perform`; whatever the function raises rolls back.
+        """
+        commit = functools.partial(in_thread, self.threads, self._committed, spec, function)
+        return await self.perform(replace(spec, call=commit, recorded_by_call=True))
+
+    def _committed(self, spec: StepSpec, function: Callable[..., Any]) -> Any:
+        there = self.recorded.get(spec.key)
+        attempt = there["attempt"] + 1 if there is not None else 1
+        with self.database.transaction() as connection:
+            value = function(connection)
+            # Last in the transaction: the run's row stays unlocked while the function works.
+            ended = ended_with(StepStatus.COMPLETED, self._encoded(spec, value), None, None)
+            if not connection.execute(journal.RECORD.sql, self._named(spec, attempt) | ended).fetchall():
+                raise LeaseLost
+        return value
 
     # ---- shared
 
@@ -315,68 +345,3 @@ class Steps:
             rows = await self.writer.write(Write(HELD, self._guard("")))
             self.lease.stop(Cancelled() if rows and rows[0]["cancel_requested"] else LeaseLost())
         return Cancelled() if isinstance(self.lease.stopped, Cancelled) else LeaseLost()
-
-
-class WriteUnknown(BaseException):
-    """A non-idempotent write raised without saying that nothing happened: the run stops as it would at a crash.
-
-    Derives from BaseException: a body that went on after it could do the write again by another name.
-    """
-
-    def __init__(self, key: str, name: str, failure: Failure) -> None:
-        super().__init__(f"write `{name}` ({key}) raised {failure.error_type}; nobody knows whether it happened")
-        self.key, self.name, self.failure = key, name, failure
-
-
-def idempotency_key(run_id: UUID, key: str) -> str:
-    """The same in every attempt of a step, and nobody else's: what outside systems tell repeats by."""
-    return hashlib.sha256(f"{run_id}/{key}".encode()).hexdigest()[:32]
-
-
-async def in_thread(executor: Any, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A plain function in a thread, with the caller's context variables."""
-    context = contextvars.copy_context()
-    bound = functools.partial(context.run, call, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(executor, bound)
-
-
-def _detached(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """A task that is no branch of the body: a replay does not start it, so it must not be counted."""
-    context = contextvars.copy_context()
-    context.run(BRANCH.set, None)
-    return asyncio.create_task(coroutine, context=context)
-
-
-def _same(spec: StepSpec, there: Mapping[str, Any]) -> None:
-    if (there["kind"], there["name"]) != (str(spec.kind), spec.name):
-        raise NonDeterminism(spec.key, f"{there['kind']} `{there['name']}`", f"{spec.kind} `{spec.name}`")
-
-
-def _recorded_failure(spec: StepSpec, there: Mapping[str, Any]) -> StepFailed:
-    error: dict[str, Any] = decode(there["error"]) or {}
-    failed = StepFailed(
-        spec.key, spec.name, error.get("type", "?"), error.get("message", ""), error.get("class", "unknown")
-    )
-    failed.retry_after = error.get("retry_after")
-    return failed
-
-
-def _ended_with(status: StepStatus, result: str | None, error: Failure | None, spent: Spent | None) -> dict[str, Any]:
-
-    said = error.as_json() if error is not None else None
-    if said is not None:
-        said["message"] = str(said["message"])[:LONGEST_MESSAGE]
-    return {
-        "status": str(status),
-        "result": result,
-        "error": json.dumps(said) if said is not None else None,
-        "model": spent.model if spent else None,
-        "input_tokens": spent.input_tokens if spent else None,
-        "output_tokens": spent.output_tokens if spent else None,
-        "cost": spent.cost if spent else None,
-    }
-
-
-def _as_replayed(spec: StepSpec, value: Any, text: str) -> Any:
-    """What the body gets is what a replay would give it, so that the first pass and the replay take one way."""
-    return value if type(value) in (type(None), str, int, bool) else spec.decode(text)

@@ -25,10 +25,12 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSON, insert
+from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, Status, StepStatus
+from agentrun.store.budgets import TODAY
 from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
-from agentrun.store.tables import event_seq, runs, steps
+from agentrun.store.tables import event_seq, runs, spend, steps
 from agentrun.store.transitions import BY, EPOCH, LEASE, RUN_ID
 
 KEY = param("key", Text)
@@ -76,10 +78,25 @@ def _record(*, with_usage: bool) -> Statement:
         update(runs)
         .where(runs.c.id == done.c.run_id)
         .values(lease_expires_at=now() + seconds(LEASE), **_spent())
-        .returning(runs.c.id)
+        .returning(runs.c.id, runs.c.namespace, runs.c.owner)
         .cte("spent")
     )
-    return compiled("record_with_usage", select(spent))
+    return compiled("record_with_usage", select(spent.c.id).add_cte(_booked(spent)))
+
+
+def _booked(spent: CTE) -> CTE:
+    """What the run's owner spent today, for the budgets."""
+    tokens = func.coalesce(_ENDED["input_tokens"], number(0)) + func.coalesce(_ENDED["output_tokens"], number(0))
+    cost = func.coalesce(_ENDED["cost"], number(0))
+    entry = select(
+        spent.c.namespace, spent.c.owner, TODAY.label("day"), tokens.label("tokens"), cost.label("cost"), number(1)
+    )
+    booked = insert(spend).from_select(
+        ["namespace", "owner", "day", "run_id", "tokens", "cost", "model_calls"],
+        entry.where(spent.c.owner.is_not(None)),
+    )
+    sums = {name: spend.c[name] + booked.excluded[name] for name in ("tokens", "cost", "model_calls")}
+    return booked.on_conflict_do_update(index_elements=["namespace", "owner", "day", "run_id"], set_=sums).cte("booked")
 
 
 def _spent() -> dict[str, Any]:

@@ -91,6 +91,21 @@ def _events() -> Statement:
     return compiled("events", page.limit(param("limit", Integer)))
 
 
+def _failed() -> Statement:
+    """Failed runs that may be redriven, oldest first."""
+    filters = (
+        runs.c.namespace == NAMESPACE,
+        runs.c.status == word(Status.FAILED),
+        runs.c.request.is_not(None),
+        or_(param("kind", Text).is_(None), runs.c.kind == param("kind", Text)),
+        or_(param("reason", Text).is_(None), runs.c.reason == param("reason", Text)),
+        ~write_in_flight(runs.c.id),
+    )
+    return compiled(
+        "runs_failed", select(runs.c.id).where(*filters).order_by(runs.c.finished_at).limit(param("limit", Integer))
+    )
+
+
 def _none(kind: Any) -> Any:
     return null().cast(kind)
 
@@ -166,6 +181,7 @@ def _kinds_alive() -> Statement:
 
 RUN_BY_ID = _by_id()
 RUNS_LISTED = _listed()
+RUNS_FAILED = _failed()
 EVENTS = _events()
 JOURNAL = _journal()
 MOVE_LANDED = _move_landed()

@@ -18,12 +18,19 @@ from agentrun.store.tables import SCHEMA
 
 def migrate(url: str, revision: str = "head") -> str | None:
     """Bring the database to `revision`; returns the revision it is at. Safe to run from several places at once."""
-    config = _config(url)
-    if revision == "base":
-        command.downgrade(config, revision)
-    else:
-        command.upgrade(config, revision)
+    go = command.downgrade if leads_down(url, revision) else command.upgrade
+    go(_config(url), revision)
     return current(url)
+
+
+def leads_down(url: str, revision: str) -> bool:
+    """Whether `revision` is older than what the database is at, so that going there drops what came since."""
+    there = current(url)
+    if there is None or revision == "base":
+        return revision == "base"
+    scripts = ScriptDirectory.from_config(_config(url))
+    target = scripts.get_revision(revision).revision
+    return target != there and target in {script.revision for script in scripts.iterate_revisions(there, "base")}
 
 
 def current(url: str) -> str | None:

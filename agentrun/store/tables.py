@@ -313,6 +313,8 @@ spend = Table(
     Column("namespace", Text, primary_key=True),
     Column("owner", Text, primary_key=True),
     Column("day", DateTime(timezone=False), primary_key=True),
+    # A row per run, so that runs of one owner do not wait for one another's commits.
+    Column("run_id", UUID(as_uuid=True), primary_key=True),
     Column("tokens", BigInteger, nullable=False, server_default=text("0")),
     Column("cost", Numeric(18, 8), nullable=False, server_default=text("0")),
     Column("model_calls", BigInteger, nullable=False, server_default=text("0")),

@@ -29,7 +29,7 @@ CLAIMED_COLUMNS = (
     runs.c.id, runs.c.epoch, runs.c.kind, runs.c.request, runs.c.queue, runs.c.priority, runs.c.requeue_count,
     runs.c.max_requeues, runs.c.lease_seconds, runs.c.owner, runs.c.limits, runs.c.deadline_at,
     runs.c.cancel_requested_at, runs.c.model_calls, runs.c.input_tokens, runs.c.output_tokens, runs.c.cost,
-    runs.c.attributes, runs.c.tags, runs.c.parent_id, runs.c.claimed_by,
+    runs.c.attributes, runs.c.tags, runs.c.parent_id, runs.c.claimed_by, runs.c.planned_cost,
 )  # fmt: skip
 WAKE_COLUMNS = (runs.c.id, runs.c.namespace, runs.c.kind, runs.c.queue, runs.c.priority, runs.c.due_at, runs.c.epoch)
 
@@ -174,7 +174,7 @@ def _reap_requeue() -> Statement:
         crash_count=runs.c.crash_count + number(1),
         pending_effect=null(),
     )
-    return _statement("reap_requeue", moved, _told(moved, EventType.REAPED))
+    return _statement("reap_requeue", moved, _lost(moved), _told(moved, EventType.REAPED))
 
 
 def _reap_settle(target: Status) -> Statement:
@@ -188,7 +188,12 @@ def _reap_settle(target: Status) -> Statement:
         crash_count=runs.c.crash_count + number(1),
     )
     reaped = _told(moved, EventType.REAPED, name="reaped")
-    return _statement(f"reap_settle_{target}", moved, reaped, _told(moved, EventType.SETTLED))
+    return _statement(f"reap_settle_{target}", moved, _lost(moved), reaped, _told(moved, EventType.SETTLED))
+
+
+def _lost(moved: CTE) -> CTE:
+    """A stale owner writes nothing, not even that it lost its lease: whoever takes the run from it says so."""
+    return _told(moved, EventType.LEASE_LOST, name="lost")
 
 
 def _cancel() -> Statement:
@@ -261,6 +266,29 @@ def _redrive() -> Statement:
     return _statement("redrive", moved, _told(moved, EventType.REDRIVEN), _redo_failed_step(moved))
 
 
+def _resolve(target: StepStatus) -> Statement:
+    """An operator says how an interrupted write ended: it was applied (with this result), or it was not.
+
+    Refuses (no row): the run is not failed or cancelled, or no such write is in flight.
+    """
+    ended = (runs.c.id == RUN_ID, runs.c.namespace == NAMESPACE)
+    over = runs.c.status.in_([word(Status.CANCELLED), word(Status.FAILED)])
+    held = select(runs.c.id, runs.c.epoch).where(*ended, over).with_for_update(key_share=True).cte("held")
+    values: dict[str, ColumnElement[Any]] = {"status": word(target)}
+    if target is StepStatus.COMPLETED:
+        values |= {"result": param("result", JSON), "finished_at": now(), "seq": event_seq.next_value(), "by": BY}
+    resolved = (
+        update(steps)
+        .where(
+            steps.c.run_id == held.c.id, steps.c.key == param("key", Text), steps.c.status == word(StepStatus.STARTED)
+        )
+        .values(values)
+        .returning(steps.c.run_id.label("id"), held.c.epoch)
+        .cte("moved")
+    )
+    return _statement(f"resolve_{target}", resolved, _told(resolved, EventType.RESOLVED))
+
+
 def _renew_all() -> Statement:
     """One statement for every lease that a process holds. Rows locked by their own write are passed over."""
     held = func.unnest(param("run_ids", ARRAY(UUID)), param("epochs", ARRAY(BigInteger)))
@@ -286,6 +314,7 @@ def _renew_all() -> Statement:
             and_(runs.c.status == word(Status.RUNNING), runs.c.epoch == mine.c.epoch).is_(true()).label("held"),
             renewed.c.id.is_not(None).label("renewed"),
             runs.c.cancel_requested_at.is_not(None).label("cancel_requested"),
+            (runs.c.deadline_at < now()).is_(true()).label("deadline_passed"),
         )
         .select_from(mine)
         .outerjoin(runs, runs.c.id == mine.c.run_id)
@@ -305,4 +334,5 @@ ASK_CANCEL = _ask_cancel()
 EXPIRE = _expire()
 DISPATCH_FAILED = _dispatch_failed()
 REDRIVE = _redrive()
+RESOLVE = {target: _resolve(target) for target in (StepStatus.COMPLETED, StepStatus.NOT_APPLIED)}
 RENEW_ALL = _renew_all()

@@ -24,7 +24,8 @@ def explained(error: BaseException) -> ConfigurationError | None:
             return explained(error.orig) if error.orig is not None else None
         case CommandError():
             return SchemaMismatch(
-                f"the schema cannot be migrated from here: {error}; use the agentrun that made it, or a newer one"
+                f"the schema cannot be migrated: {error}; a revision that this agentrun does not know is misspelt, "
+                "or a newer agentrun's"
             )
         case psycopg.Error() if isinstance(error, _OTHER_SCHEMA):
             return SchemaMismatch(

@@ -220,10 +220,11 @@ def upgrade() -> None:
         sa.Column("namespace", sa.Text(), nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("day", sa.DateTime(), nullable=False),
+        sa.Column("run_id", sa.UUID(), nullable=False),
         sa.Column("tokens", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("cost", sa.Numeric(precision=18, scale=8), server_default=sa.text("0"), nullable=False),
         sa.Column("model_calls", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
-        sa.PrimaryKeyConstraint("namespace", "owner", "day", name=op.f("spend_pkey")),
+        sa.PrimaryKeyConstraint("namespace", "owner", "day", "run_id", name=op.f("spend_pkey")),
         schema="agentrun",
     )
     op.create_table(

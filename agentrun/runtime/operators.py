@@ -1,0 +1,133 @@
+"""What operators may ask: cancel, redrive, resolve, budgets. Each is a guarded move; a refusal says what would help."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from agentrun.core.codec import encode, within
+from agentrun.core.errors import InvalidRequest, NotAllowed
+from agentrun.core.records import Run
+from agentrun.core.wake import Wake
+from agentrun.core.words import Reason, Status, StepStatus
+from agentrun.runtime.commands import Commands
+from agentrun.store import transitions
+from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
+from agentrun.store.connect import type_of_row
+from agentrun.store.reads import RUNS_FAILED
+from agentrun.store.sweeping import IN_FLIGHT
+
+
+class Operators:
+    """The operators' verbs on one namespace."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self.settings, self.database, self.publisher = commands.settings, commands.database, commands.publisher
+        self._namespace = {"namespace": commands.settings.namespace}
+        self.status = commands.status
+
+    def cancel(self, run_id: UUID, *, by: str) -> Run:
+        """End a queued or waiting run now, or ask a running one to. Cancelling twice is no error.
+
+        Raises NotFound, NamespaceMismatch, and NotAllowed where the run has ended otherwise.
+        """
+        params = self._namespace | {"run_id": run_id, "by": by, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
+        for _ in range(3):
+            if self.database.row(transitions.CANCEL, params) is not None:
+                self.publisher.settled(run_id)
+                return self.status(run_id)
+            if self.database.row(transitions.ASK_CANCEL, params) is not None:
+                return self.status(run_id)
+            run = self.status(run_id)
+            if run.status is Status.CANCELLED or run.cancel_requested_at is not None:
+                return run
+            if run.status.final:
+                raise NotAllowed(f"run `{run_id}` is {run.status} and cannot be cancelled")
+        return self.status(run_id)
+
+    def redrive(self, run_id: UUID, *, by: str) -> Run:
+        """Put a failed run back to the queue: its journal is kept, its budget starts afresh.
+
+        Raises NotAllowed where it is not failed, keeps no request, or has a write in flight that must be resolved.
+        """
+        run = self.status(run_id)
+        redo = run.error.get("step") if run.error else None
+        params = self._namespace | {"run_id": run_id, "by": by, "data": "{}", "redo": redo}
+        row = self.database.row(transitions.REDRIVE, params)
+        if row is None:
+            raise NotAllowed(self._why_no_redrive(self.status(run_id)))
+        self.publisher.wake(Wake.of(row, cause="redrive"))
+        return self.status(run_id)
+
+    def _why_no_redrive(self, run: Run) -> str:
+        if run.status is not Status.FAILED:
+            return f"run `{run.id}` is {run.status}; only a failed run can be redriven"
+        if run.pending_effect is not None:
+            return (
+                f"run `{run.id}` has a write in flight ({run.pending_effect}); find out whether it happened, then "
+                f"`agentrun resolve {run.id} --applied|--not-applied`"
+            )
+        return f"run `{run.id}` keeps no request to start again from; run it anew"
+
+    def redrivable(self, *, kind: str | None = None, reason: str | None = None, limit: int = 1000) -> list[UUID]:
+        """The failed runs that `redrive` would take, oldest first: a dry run before many are put back."""
+        params = self._namespace | {"kind": kind, "reason": reason, "limit": limit}
+        return [row["id"] for row in self.database.rows(RUNS_FAILED, params)]
+
+    def in_flight(self, run_id: UUID) -> list[type_of_row]:
+        """The writes of a run that started and have not said how they ended."""
+        self.status(run_id)
+        return self.database.rows(IN_FLIGHT, {"run_id": run_id})
+
+    def resolve(self, run_id: UUID, *, applied: bool, result: Any, key: str | None, by: str) -> Run:
+        """Say how an interrupted write ended: it was applied, with this result, or it was not.
+
+        When no other write of the run is in flight, a failed run goes back to the queue and on from its journal.
+        Raises NotFound, NotAllowed where no such write is in flight (also: somebody resolved it first), InvalidRequest
+        where several are and `key` names none of them.
+        """
+        key = key or self._only_one(run_id)
+        target = StepStatus.COMPLETED if applied else StepStatus.NOT_APPLIED
+        what = "the result"
+        text = within(
+            encode(result, what=what), self.settings.max_result_bytes, what=what, setting="AGENTRUN_MAX_RESULT_BYTES"
+        )
+        said = json.dumps({"key": key, "applied": applied})
+        params = self._namespace | {"run_id": run_id, "key": key, "by": by, "result": text, "data": said}
+        with self.database.transaction() as connection:
+            if not connection.execute(transitions.RESOLVE[target].sql, params).fetchall():
+                raise NotAllowed(self._why_no_resolve(self.status(run_id), key))
+            moved = connection.execute(transitions.REDRIVE.sql, params | {"redo": None, "data": said}).fetchall()
+        for row in moved:
+            self.publisher.wake(Wake.of(row, cause="resolve"))
+        return self.status(run_id)
+
+    def _only_one(self, run_id: UUID) -> str:
+        keys = [row["key"] for row in self.in_flight(run_id)]
+        if not keys:
+            raise NotAllowed(self._why_no_resolve(self.status(run_id), None))
+        if len(keys) > 1:
+            raise InvalidRequest(f"run `{run_id}` has {len(keys)} writes in flight; name one: {', '.join(keys)}")
+        return keys[0]
+
+    def _why_no_resolve(self, run: Run, key: str | None) -> str:
+        if run.status not in (Status.FAILED, Status.CANCELLED):
+            return f"run `{run.id}` is {run.status}; a write can be resolved once its run has failed or was cancelled"
+        return f"run `{run.id}` has no write in flight{f' under key {key}' if key else ''}; nothing is to be resolved"
+
+    def set_budget(
+        self, owner: str, *, period: str, max_tokens: int | None = None, max_cost: Decimal | None = None
+    ) -> None:
+        """An owner's ceiling per `day` or `month` (UTC), in tokens and US dollars; None lifts it."""
+        if period not in ("day", "month"):
+            raise InvalidRequest(f"a budget's period is day or month, not {period!r}")
+        params = {"owner": owner, "period": period, "max_tokens": max_tokens, "max_cost": max_cost}
+        self.database.rows(BUDGET_SET, self._namespace | params)
+
+    def budgets(self, owner: str | None = None) -> Sequence[Mapping[str, Any]]:
+        """Budgets with what is spent of them."""
+        return self.database.rows(BUDGETS_LISTED, self._namespace | {"owner": owner})

@@ -1,0 +1,125 @@
+"""What a step is: the specification that a body asks with, and how its ends are stored and read back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from agentrun.core.codec import decode
+from agentrun.core.errors import NonDeterminism, StepFailed
+from agentrun.core.failures import Failure
+from agentrun.core.words import Effect, StepKind, StepStatus
+from agentrun.runtime.keys import BRANCH
+from agentrun.runtime.kinds import ONCE, Retries
+
+LONGEST_MESSAGE = 2_000
+"""Characters of an error's message that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a model call used, as recorded on its step and its run. Cost is in US dollars, as text."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One step that a body asks for. `arguments` gives JSON text and is only asked for writes."""
+
+    key: str
+    kind: StepKind
+    name: str
+    effect: Effect
+    call: Callable[[], Awaitable[Any]]
+    encode: Callable[[Any], str]
+    decode: Callable[[str], Any]
+    arguments: Callable[[], str] | None = None
+    retries: Retries = ONCE
+    timeout: float | None = None
+    reconcile: Callable[..., Any] | None = None
+    spent: Callable[[Any], Spent | None] | None = None
+    passes: tuple[type[Exception], ...] = ()
+    """Exceptions that are control flow of the body's own framework: they pass through and are not recorded."""
+
+    recorded_by_call: bool = False
+    """The call records its own success, in its own transaction."""
+
+
+class WriteUnknown(BaseException):
+    """A non-idempotent write raised without saying that nothing happened: the run stops as it would at a crash.
+
+    Derives from BaseException: a body that went on after it could do the write again by another name.
+    """
+
+    def __init__(self, key: str, name: str, failure: Failure) -> None:
+        super().__init__(f"write `{name}` ({key}) raised {failure.error_type}; nobody knows whether it happened")
+        self.key, self.name, self.failure = key, name, failure
+
+
+def idempotency_key(run_id: UUID, key: str) -> str:
+    """The same in every attempt of a step, and nobody else's: what outside systems tell repeats by."""
+    return hashlib.sha256(f"{run_id}/{key}".encode()).hexdigest()[:32]
+
+
+async def in_thread(executor: Executor, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A plain function in a thread, with the caller's context variables."""
+    context = contextvars.copy_context()
+    bound = functools.partial(context.run, call, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(executor, bound)
+
+
+def detached(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task that is no branch of the body: a replay does not start it, so it must not be counted."""
+    context = contextvars.copy_context()
+    context.run(BRANCH.set, None)
+    return asyncio.create_task(coroutine, context=context)
+
+
+def same_step(spec: StepSpec, there: Mapping[str, Any]) -> None:
+    """Raises NonDeterminism where another step is recorded under the key."""
+    if (there["kind"], there["name"]) != (str(spec.kind), spec.name):
+        raise NonDeterminism(spec.key, f"{there['kind']} `{there['name']}`", f"{spec.kind} `{spec.name}`")
+
+
+def recorded_failure(spec: StepSpec, there: Mapping[str, Any]) -> StepFailed:
+    """The error that the step raised when it was executed."""
+    error: dict[str, Any] = decode(there["error"]) or {}
+    failed = StepFailed(
+        spec.key, spec.name, error.get("type", "?"), error.get("message", ""), error.get("class", "unknown")
+    )
+    failed.retry_after = error.get("retry_after")
+    return failed
+
+
+def ended_with(status: StepStatus, result: str | None, error: Failure | None, spent: Spent | None) -> dict[str, Any]:
+    """The parameters of a step\'s end, as the journal\'s statements name them."""
+
+    said = error.as_json() if error is not None else None
+    if said is not None:
+        said["message"] = str(said["message"])[:LONGEST_MESSAGE]
+    return {
+        "status": str(status),
+        "result": result,
+        "error": json.dumps(said) if said is not None else None,
+        "model": spent.model if spent else None,
+        "input_tokens": spent.input_tokens if spent else None,
+        "output_tokens": spent.output_tokens if spent else None,
+        "cost": spent.cost if spent else None,
+    }
+
+
+def as_replayed(spec: StepSpec, value: Any, text: str) -> Any:
+    """What the body gets is what a replay would give it, so that the first pass and the replay take one way."""
+    return value if type(value) in (type(None), str, int, bool) else spec.decode(text)
