@@ -84,6 +84,6 @@ def _delay(facts: Facts, ending: Failure | Crash, backoff: Backoff, luck: float)
             return 0.0
         case Failure(retry_after=float() | int() as asked):
             # In this order, not-a-number becomes 0 as well.
-            return max(0.0, min(float(asked), LONGEST_RETRY_AFTER)) * (1 + backoff.jitter * luck)
+            return max(0.0, float(min(asked, LONGEST_RETRY_AFTER))) * (1 + backoff.jitter * luck)
         case Failure():
             return backoff.delay(facts.requeue_count, luck)
