@@ -1,0 +1,86 @@
+"""Values to JSON text and back: what comes back is what went in, and what cannot be stored says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from agentrun.core.codec import canonical, decode, digest, encode, within
+from agentrun.core.errors import InvalidRequest, TooLarge
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+class Order(BaseModel):
+    at: datetime
+    cents: int
+
+
+@dataclass
+class Line:
+    sku: str
+    order: Order
+
+
+@given(values)
+def test_json_values_come_back_as_they_went_in(value: Any) -> None:
+    assert decode(encode(value, what="it")) == value
+
+
+def test_nothing_stored_is_none() -> None:
+    assert decode(None) is None
+    assert decode(encode(None, what="it")) is None
+
+
+def test_models_and_dataclasses_are_stored_as_their_members() -> None:
+    line = Line("a", Order(at=datetime(2026, 11, 29, tzinfo=UTC), cents=5))
+    assert decode(encode(line, what="it")) == {"sku": "a", "order": {"at": "2026-11-29T00:00:00Z", "cents": 5}}
+
+
+def _endless() -> list[Any]:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {"f": print}, _endless(), "\ud800"], ids=["object", "function", "endless", "surrogate"]
+)
+def test_what_is_not_json_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="the request of kind `x` cannot be stored as JSON"):
+        encode(value, what="the request of kind `x`")
+
+
+def test_numbers_that_json_does_not_know_are_stored_as_words() -> None:
+    assert encode([float("nan"), float("inf")], what="it") == '["NaN","Infinity"]'
+
+
+@given(st.dictionaries(text, values, min_size=2, max_size=5))
+def test_the_order_of_members_does_not_change_a_digest(value: dict[str, Any]) -> None:
+    backwards = dict(reversed(list(value.items())))
+    assert digest(json.dumps(value)) == digest(json.dumps(backwards, indent=3))
+    assert canonical(canonical(json.dumps(value))) == canonical(json.dumps(value))
+
+
+@given(values, values)
+def test_other_values_have_other_digests(one: Any, other: Any) -> None:
+    same = canonical(json.dumps(one)) == canonical(json.dumps(other))
+    assert (digest(json.dumps(one)) == digest(json.dumps(other))) == same
+
+
+def test_limits_count_bytes_not_characters() -> None:
+    assert within('"éé"', 6, what="it", setting="S") == '"éé"'
+    with pytest.raises(TooLarge, match=r"it has 6 bytes of JSON, over the limit of 5; .* raise AGENTRUN_MAX_X"):
+        within('"éé"', 5, what="it", setting="AGENTRUN_MAX_X")
