@@ -28,6 +28,7 @@ from agentrun.runtime.context import Context, SyncContext
 from agentrun.runtime.current import current_step
 from agentrun.runtime.effects import NOT_APPLIED, Applied, effect
 from agentrun.runtime.kinds import Retries, durable
+from agentrun.runtime.rehearsal import rehearse
 from agentrun.settings import Settings
 
 __all__ = [
@@ -71,4 +72,5 @@ __all__ = [
     "current_step",
     "durable",
     "effect",
+    "rehearse",
 ]

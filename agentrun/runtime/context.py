@@ -22,8 +22,7 @@ from agentrun.core.words import Effect, StepKind
 from agentrun.runtime.effects import UNDECLARED, declared
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import ONCE, Retries, as_retries
-from agentrun.runtime.steps import Steps
-from agentrun.runtime.stepspec import StepSpec, in_thread
+from agentrun.runtime.stepspec import Performs, StepSpec, in_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,7 +59,7 @@ class Context:
     the first pass and at every replay alike.
     """
 
-    def __init__(self, run: RunFacts, steps: Steps, threads: Executor, wishes: Wishes) -> None:
+    def __init__(self, run: RunFacts, steps: Performs, threads: Executor, wishes: Wishes) -> None:
         self.run = run
         self._steps, self._threads, self._wishes = steps, threads, wishes
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
 from uuid import UUID
 
+from agentrun.core.codec import decode
 from agentrun.core.failures import Failure
 from agentrun.core.outcome import Cancelled, HandedBack, LimitReached, StopSegment
 from agentrun.core.policy import Backoff, Facts, GiveUp, RetryIn, decide
@@ -18,6 +19,7 @@ from agentrun.runtime.luck import luck
 from agentrun.store import transitions
 from agentrun.store.reads import FACTS, MOVE_LANDED
 from agentrun.store.sql import Statement
+from agentrun.store.sweeping import IN_FLIGHT
 from agentrun.store.writer import Write
 
 if TYPE_CHECKING:
@@ -117,8 +119,11 @@ async def _final(
     *,
     result: str | None = None,
     failure: Failure | None = None,
+    interrupted: bool = False,
 ) -> Report:
     error = failure.as_json() if failure is not None else None
+    if interrupted and error is not None:
+        error["in_flight"] = named_writes(await engine.writer.write(Write(IN_FLIGHT, {"run_id": lease.run_id})))
     params = {"reason": str(reason), "result": result, "error": json.dumps(error) if error is not None else None}
     said = {"status": str(status), "reason": str(reason), **({"failure": error} if error else {})}
     rows = await _move(engine, lease, transitions.SETTLE[status], EventType.SETTLED, params, said)
@@ -155,7 +160,7 @@ async def _failed(
     )
     match decision:
         case GiveUp(status, reason):
-            return await _final(engine, claimed, lease, status, reason, failure=failure)
+            return await _final(engine, claimed, lease, status, reason, failure=failure, interrupted=interrupted)
         case RetryIn(delay):
             return await _requeued(engine, claimed, lease, failure, delay)
         case _:
@@ -192,6 +197,15 @@ async def _move(
     guard = {"run_id": lease.run_id, "epoch": lease.epoch, "by": lease.owner, "data": json.dumps(said)}
     write = Write(statement, params | guard, landed=MOVE_LANDED, landed_params={"landed_type": str(event)})
     return await engine.writer.write(write)
+
+
+def named_writes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The writes in flight, as an operator has to look them up: tool, arguments, key, owner, time."""
+    names = ("key", "name", "effect", "args_digest", "idempotency_key", "by")
+    return [
+        {name: row[name] for name in names} | {"args": decode(row["args"]), "started_at": str(row["started_at"])}
+        for row in rows
+    ]
 
 
 def facts_of(row: Mapping[str, Any], max_requeues: int, *, surfaces: bool = False) -> Facts:

@@ -9,8 +9,8 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 from uuid import UUID
 
 from agentrun.core.codec import decode
@@ -57,6 +57,14 @@ class StepSpec:
     """The call records its own success, in its own transaction."""
 
 
+class Performs(Protocol):
+    """What a context asks for steps. The only implementation that lets a write through is `Steps`, under a lease."""
+
+    async def perform(self, spec: StepSpec) -> Any: ...
+
+    async def transact(self, spec: StepSpec, function: Callable[..., Any]) -> Any: ...
+
+
 class WriteUnknown(BaseException):
     """A non-idempotent write raised without saying that nothing happened: the run stops as it would at a crash.
 
@@ -65,7 +73,8 @@ class WriteUnknown(BaseException):
 
     def __init__(self, key: str, name: str, failure: Failure) -> None:
         super().__init__(f"write `{name}` ({key}) raised {failure.error_type}; nobody knows whether it happened")
-        self.key, self.name, self.failure = key, name, failure
+        self.key, self.name = key, name
+        self.failure = replace(failure, step_key=key)
 
 
 def idempotency_key(run_id: UUID, key: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from agentrun.core.policy import Backoff, Crash, GiveUp, RetryIn, decide
 from agentrun.core.wake import Publisher, Wake
 from agentrun.runtime.luck import luck
-from agentrun.runtime.settling import facts_of
+from agentrun.runtime.settling import facts_of, named_writes
 from agentrun.settings import Settings
 from agentrun.store import sweeping, transitions
 from agentrun.store.connect import type_of_row
@@ -81,7 +81,7 @@ class Sweep:
             "type": "WorkerLost",
             "message": _why(row, writes),
             "step": writes[0]["key"] if writes else None,
-            "in_flight": [_named(write) for write in writes],
+            "in_flight": named_writes(writes),
         }
         said = {"lost": row["claimed_by"], "to": str(decision.status), "reason": str(decision.reason)}
         params = {"reason": str(decision.reason), "error": json.dumps(error)}
@@ -121,11 +121,6 @@ class Sweep:
     def _count(self, queue: str, most: int) -> int:
         row = self._database.row(sweeping.DUE_COUNT, self._scope | {"queue": queue, "limit": most})
         return row["due"] if row is not None else 0
-
-
-def _named(write: type_of_row) -> dict[str, Any]:
-    named = {name: write[name] for name in ("key", "name", "effect", "args_digest", "idempotency_key", "by")}
-    return named | {"args": write["args"], "started_at": str(write["started_at"])}
 
 
 def _why(row: type_of_row, writes: list[type_of_row]) -> str:

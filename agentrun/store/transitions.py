@@ -276,7 +276,7 @@ def _resolve(target: StepStatus) -> Statement:
     held = select(runs.c.id, runs.c.epoch).where(*ended, over).with_for_update(key_share=True).cte("held")
     values: dict[str, ColumnElement[Any]] = {"status": word(target)}
     if target is StepStatus.COMPLETED:
-        values |= {"result": param("result", JSON), "finished_at": now(), "seq": event_seq.next_value(), "by": BY}
+        values |= {"result": param("result", JSON), "finished_at": now(), "seq": event_seq.next_value()}
     resolved = (
         update(steps)
         .where(

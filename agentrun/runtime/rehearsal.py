@@ -1,0 +1,57 @@
+"""Trying a body without a run: nothing is stored, what may be repeated is called, and no write can start (ADR-141)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from agentrun.core.errors import WriteWithoutLease
+from agentrun.runtime.context import Context, RunFacts, SyncContext, Wishes
+from agentrun.runtime.keys import BRANCH, Branch
+from agentrun.runtime.kinds import kind_of, registry
+from agentrun.runtime.stepspec import StepSpec, in_thread
+
+
+class Unleased:
+    """Steps without a run: called and given back as a replay would, recorded nowhere; writes are refused."""
+
+    async def perform(self, spec: StepSpec) -> Any:
+        """The result of what may be repeated. Raises WriteWithoutLease for a write, before it starts."""
+        if spec.effect.is_write:
+            raise _without_lease(spec)
+        answer = spec.call()
+        return spec.decode(spec.encode(await answer))
+
+    async def transact(self, spec: StepSpec, function: Callable[..., Any]) -> Any:
+        """Raises WriteWithoutLease: a transaction writes."""
+        raise _without_lease(spec)
+
+
+async def rehearse(kind: str | Callable[..., Any], request: Any = None) -> Any:
+    """Call a body (a registered kind, or the function itself) here, without a database; returns its result.
+
+    For trying prompts and read-only paths. Raises WriteWithoutLease at the first write or transaction, UnknownKind,
+    InvalidRequest, StepFailed, and whatever the body raises.
+    """
+    body = registry.require(kind) if isinstance(kind, str) else kind_of(kind.__qualname__, kind)
+    typed = body.decode_request(body.encode_request(request))
+    facts = RunFacts(uuid.uuid4(), body.name, 0, 0, None, (), {}, None)
+    with ThreadPoolExecutor(8, thread_name_prefix="agentrun rehearsal") as threads:
+        context = Context(facts, Unleased(), threads, Wishes(retries=body.options.retries))
+        token = BRANCH.set(Branch())
+        try:
+            if body.is_async:
+                return await body.call(context, typed)
+            return await in_thread(threads, body.call, SyncContext(context, asyncio.get_running_loop()), typed)
+        finally:
+            BRANCH.reset(token)
+
+
+def _without_lease(spec: StepSpec) -> WriteWithoutLease:
+    return WriteWithoutLease(
+        f"the write `{spec.name}` was refused: there is no durable run and no lease here; "
+        "enqueue the run or use client.run(...), which claims one"
+    )
