@@ -89,6 +89,20 @@ class Context:
         """Whom the run works for."""
         return self.run.owner
 
+    @property
+    def wishes(self) -> Wishes:
+        """What was asked for with `options`."""
+        return self._wishes
+
+    @property
+    def threads(self) -> Executor:
+        """Where plain functions run."""
+        return self._threads
+
+    def perform(self, spec: StepSpec) -> Coroutine[Any, Any, Any]:
+        """One step that is specified in full: for bindings of other frameworks. Bodies use `step` and `write`."""
+        return self._steps.perform(spec)
+
     @overload
     def step(
         self,
@@ -205,7 +219,7 @@ class Context:
             timeout=self._wishes.timeout,
             reconcile=reconcile,
         )
-        return self._steps.perform(spec)
+        return self.perform(spec)
 
     def _callable(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
