@@ -201,8 +201,8 @@ class EmbeddedPostgres(Server):
         return identity
 
     def _reachable(self, directory: Path) -> Path:
-        existing = next(part for part in directory.parents if part.exists())
-        if self._account is None or open_to_others(existing):
+        # A folder that is still to be made will be closed to others: what it is for keeps secrets there.
+        if self._account is None or (directory.parent.exists() and open_to_others(directory.parent)):
             return directory
         return shared_dir() / f"postgres-{hashlib.sha256(str(directory).encode()).hexdigest()[:12]}"
 

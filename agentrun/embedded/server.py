@@ -156,7 +156,7 @@ class Server(ABC):
         raise EmbeddedError(f"no free port found for the embedded {self.name}; see {self.log}")
 
     def _start_on(self, port: int) -> None:
-        if not _is_free(port):
+        if not is_free(port):
             raise PortTaken(
                 f"port {port} on 127.0.0.1 is in use, so the embedded {self.name} cannot start on it; "
                 "stop what listens there, or choose another port"
@@ -167,7 +167,7 @@ class Server(ABC):
             self._wait_until(lambda: self._is_ready(port), _START_SECONDS, "start")
         except EmbeddedError:
             self.kill()
-            if not _is_free(port):
+            if not is_free(port):
                 raise PortTaken(f"port {port} on 127.0.0.1 was taken from the embedded {self.name}") from None
             raise
         self._port = port
@@ -225,7 +225,7 @@ class PortTaken(EmbeddedError):
 def free_port() -> int:
     """A loopback port on which nothing listens just now."""
     for port in random.sample(_PORTS, 200):
-        if _is_free(port):
+        if is_free(port):
             return port
     raise EmbeddedError(f"no free port between {_PORTS.start} and {_PORTS.stop} on 127.0.0.1")
 
@@ -238,7 +238,8 @@ def stored_secret(path: Path) -> str:
     return path.read_text()
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nothing listens on this loopback port just now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

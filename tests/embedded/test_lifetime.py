@@ -219,6 +219,18 @@ def test_as_root_closed_folders_stay_closed(tmp_path: Path, monkeypatch: pytest.
 
 
 @as_root
+def test_as_root_a_state_folder_that_is_still_to_be_made_is_closed_and_works() -> None:
+    state = programs_module.scratch_path("state")
+    servers = Embedded.kept(state)
+    try:
+        with servers, psycopg.connect(servers.database_url):
+            assert state.stat().st_mode & 0o777 == 0o700
+    finally:
+        shutil.rmtree(state)
+        shutil.rmtree(servers.postgres.directory)
+
+
+@as_root
 def test_an_ordinary_user_gets_servers_of_their_own() -> None:
     if not open_to_others(Path(sys.executable).resolve()):
         pytest.skip("this Python is closed to other users")
