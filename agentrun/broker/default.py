@@ -5,7 +5,9 @@ Importing it reads the settings. It is what `agentrun up` runs, and the same as 
 
 from __future__ import annotations
 
-from agentrun.broker.app import make_app
+import logging
+
+from agentrun.broker.app import SWEEP, make_app
 from agentrun.broker.schedule import beat_schedule
 from agentrun.broker.worker import register
 from agentrun.settings import Settings
@@ -13,3 +15,12 @@ from agentrun.settings import Settings
 settings = Settings()
 app = register(make_app(settings), settings)
 app.conf.beat_schedule = beat_schedule(settings)
+
+
+def _no_sweeps(record: logging.LogRecord) -> bool:
+    return SWEEP not in record.getMessage()
+
+
+for name in ("celery.beat", "celery.worker.strategy", "celery.app.trace"):
+    # They come every few seconds; what one found is told by agentrun.upkeep.
+    logging.getLogger(name).addFilter(_no_sweeps)

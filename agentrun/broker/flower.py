@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import secrets
 import sys
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import Field, ValidationError, field_validator
@@ -17,6 +18,9 @@ from agentrun.broker.app import STEP, WAKE
 from agentrun.core.errors import ConfigurationError
 
 PREFIX = "AGENTRUN_FLOWER_"
+CONFIG = Path(__file__).with_name("flowerconfig.py")
+"""What `celery flower --conf=…` is given where there is no flowerconfig.py in the current folder."""
+
 COLUMNS = "name,args,kwargs,result,state,received,runtime,worker,uuid"
 """Of a wake, `args` is the run, `kwargs` the kind, `result` the outcome; `uuid` is the message's own."""
 

@@ -1,0 +1,43 @@
+"""The command line `agentrun`: the same commands and reads as the client's, for people and shell scripts.
+
+One small module per group of commands; here they become one. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from agentrun.cli import enqueue, reading, steering, up, upkeep
+from agentrun.cli.base import Commands
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Durable runs for LLM agents and long functions, on Celery, Redis and PostgreSQL.",
+)
+for part in (up, enqueue, reading, steering, upkeep):
+    app.add_typer(part.group)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"agentrun {version('agentrun')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point."""
+    app(prog_name="agentrun")

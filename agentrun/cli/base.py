@@ -1,0 +1,40 @@
+"""What all commands share: how an error ends them, and the options that have the same name everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from agentrun.cli import screen
+from agentrun.core.errors import AgentrunError
+from agentrun.store.troubles import explained
+
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable: JSON on stdout.")]
+Payloads = Annotated[bool, typer.Option("--payloads", help="Show requests and results too; they may be private.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the start of it (8 characters or more).")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this, for the run's story.")]
+
+
+class Commands(TyperGroup):
+    """The command line: a refusal ends with its class's exit code and one paragraph on stderr, never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; turn what it raises into its ending."""
+        try:
+            return super().invoke(ctx)
+        except AgentrunError as error:
+            _end(str(error), error.exit_code)
+        except TimeoutError as error:
+            _end(str(error), AgentrunError.exit_code)
+        except Exception as error:
+            known = explained(error)
+            if known is None:
+                raise
+            _end(str(known), known.exit_code)
+
+
+def _end(message: str, code: int) -> None:
+    screen.refuse(message)
+    raise typer.Exit(code) from None

@@ -1,0 +1,133 @@
+"""What `agentrun check` looks at, one thing after the other. Errors stop runs; warnings will hurt one day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from agentrun.broker.probe import probe
+from agentrun.cli.desk import database_of, found_settings, load_kinds
+from agentrun.cli.screen import span
+from agentrun.core.errors import AgentrunError, ConfigurationError
+from agentrun.runtime.kinds import registry
+from agentrun.settings import Settings
+from agentrun.store.database import Database
+from agentrun.store.schema import head, require_head
+from agentrun.store.troubles import explained
+from agentrun.store.watching import Moment, moment
+
+LARGEST_SKEW_SECONDS = 5.0
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `exit_code` is that of the error's class."""
+
+    about: str
+    level: Level
+    says: str
+    exit_code: int = 0
+
+
+def findings() -> Iterator[Finding]:
+    """Everything, in the order in which one depends on the other. What cannot be looked at is left out."""
+    try:
+        settings = found_settings()
+    except ConfigurationError as error:
+        yield _error("settings", error)
+        return
+    yield _ok("settings", f"namespace {settings.namespace}, queues {settings.queue} and {settings.system_queue}")
+    yield from _database(settings)
+    yield _broker(settings)
+    yield _kinds(settings)
+
+
+def _database(settings: Settings) -> Iterator[Finding]:
+    try:
+        with database_of(settings) as database:
+            yield from _schema(settings, database)
+    except Exception as error:
+        known = error if isinstance(error, ConfigurationError) else explained(error)
+        if known is None:
+            raise
+        yield _error("database", known)
+
+
+def _schema(settings: Settings, database: Database) -> Iterator[Finding]:
+    try:
+        require_head(database.url)
+    except ConfigurationError as error:
+        yield _error("schema", error)
+        return
+    now = moment(database, settings.namespace)
+    yield _ok("database", f"PostgreSQL {now.server}")
+    yield _ok("schema", f"revision {head()}")
+    yield _clock(now)
+    yield _sweep(now, settings)
+    yield _workers(now)
+
+
+def _clock(moment: Moment) -> Finding:
+    # Compared, never used: every instant that counts is the database's.
+    skew = abs((datetime.now(UTC) - moment.now).total_seconds())  # noqa: TID251
+    if skew <= LARGEST_SKEW_SECONDS:
+        return _ok("clock", f"within {span(LARGEST_SKEW_SECONDS)} of the database's")
+    return _warning("clock", f"this machine's clock is {span(skew)} off the database's; runs go by the database's")
+
+
+def _sweep(moment: Moment, settings: Settings) -> Finding:
+    if moment.sweep_age is None:
+        return _warning("sweep", "there was never one; start `celery -A tasks beat`, or run `agentrun sweep`")
+    if moment.sweep_age > 3 * settings.sweep_seconds:
+        return _warning("sweep", f"the last was {span(moment.sweep_age)} ago; is `celery -A tasks beat` running?")
+    return _ok("sweep", f"{span(moment.sweep_age)} ago")
+
+
+def _workers(moment: Moment) -> Finding:
+    if not moment.processes:
+        return _warning("workers", "none within the last minute; start `celery -A tasks worker -P threads -c 100`")
+    return _ok("workers", f"{moment.processes} alive; they know: {', '.join(moment.kinds) or 'no kinds'}")
+
+
+def _broker(settings: Settings) -> Finding:
+    try:
+        settings.require_broker()
+    except ConfigurationError as error:
+        return _error("broker", error)
+    probed = probe(settings)
+    if probed.problem:
+        return _error("broker", ConfigurationError(probed.problem))
+    return _warning("broker", probed.warning) if probed.warning else _ok("broker", probed.about)
+
+
+def _kinds(settings: Settings) -> Finding:
+    try:
+        load_kinds(settings)
+    except ConfigurationError as error:
+        return _error("kinds", error)
+    names = registry.names()
+    if names:
+        return _ok("kinds", ", ".join(names))
+    return _warning("kinds", "none is registered; name the modules that hold your bodies in AGENTRUN_IMPORTS")
+
+
+def _ok(about: str, says: str) -> Finding:
+    return Finding(about, Level.OK, says)
+
+
+def _warning(about: str, says: str) -> Finding:
+    return Finding(about, Level.WARNING, says)
+
+
+def _error(about: str, error: AgentrunError) -> Finding:
+    return Finding(about, Level.ERROR, str(error), error.exit_code)

@@ -1,0 +1,137 @@
+"""What people and programs see: tables and lines on stdout, remarks and refusals on stderr, JSON where it is asked for.
+
+Owns form only. Whatever comes out of a run is cleaned of control characters before a terminal gets it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TextIO
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+WIDE = 240
+"""Columns of what is piped into a file or program: nothing is cut there."""
+
+_STYLES = {
+    "queued": "cyan",
+    "running": "blue",
+    "waiting": "yellow",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+    "error": "red",
+    "warning": "yellow",
+    "ok": "green",
+}
+
+
+def show(*things: RenderableType) -> None:
+    """Print on stdout."""
+    console = _console(sys.stdout)
+    for thing in things:
+        console.print(thing, soft_wrap=isinstance(thing, (str, Text)))
+
+
+def remark(message: str) -> None:
+    """Print beside the result, on stderr."""
+    _console(sys.stderr).print(Text(clean(message), style="dim"), soft_wrap=True)
+
+
+def refuse(message: str) -> None:
+    """Say on stderr why something was not done, as one paragraph."""
+    said = Text("agentrun: ", style="bold red") + Text(clean(" ".join(message.split())))
+    _console(sys.stderr).print(said, soft_wrap=True)
+
+
+def show_json(value: Any) -> None:
+    """One line of JSON on stdout, in ASCII."""
+    print(json.dumps(value, default=_as_json), flush=True)
+
+
+def pretty(value: Any) -> Text:
+    """A JSON value for people."""
+    return Text(clean(json.dumps(value, indent=2, ensure_ascii=False, default=_as_json)))
+
+
+def status(word: str) -> Text:
+    """A status in its colour."""
+    return Text(word, style=_STYLES.get(word, ""))
+
+
+def table(*columns: str, title: str | None = None, rows: Iterable[Sequence[Any]]) -> Table:
+    """A table without frills. The first column is never broken; None is left blank."""
+    made = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold", header_style="dim")
+    for index, name in enumerate(columns):
+        made.add_column(name, no_wrap=index == 0, overflow="fold")
+    for row in rows:
+        made.add_row(*(cell(value) for value in row))
+    return made
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
+    """Names and values, line by line; what is None or empty is left out."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in pairs:
+        if value is not None and value != "" and value != ():
+            grid.add_row(name, cell(value))
+    return grid
+
+
+def cell(value: Any) -> RenderableType:
+    """A value as a cell of a table."""
+    match value:
+        case None:
+            return ""
+        case Text() | Table():
+            return value
+        case datetime():
+            return instant(value)
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple():
+            return clean(", ".join(str(each) for each in value))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        case _:
+            return Text(clean(str(value)))
+
+
+def instant(at: datetime) -> str:
+    """A time to the second, in UTC."""
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(duration: timedelta | float) -> str:
+    """A duration in its two largest units: `1 h 5 min`."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if seconds < 10:
+        return f"{max(seconds, 0):.3g} s"
+    left, parts = round(seconds), list[str]()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def clean(text: str) -> str:
+    """`text` without what a terminal would obey: only line breaks and tabs are left of the control characters."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _console(stream: TextIO) -> Console:
+    # Made anew each time: what stdout is may change (tests, redirection).
+    return Console(file=stream, width=None if stream.isatty() else WIDE, highlight=False, markup=False, emoji=False)
+
+
+def _as_json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,120 @@
+"""`agentrun check|kinds|migrate|sweep`: whether an installation is sound, and what keeps it so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from agentrun.broker import CeleryPublisher
+from agentrun.cli import screen
+from agentrun.cli.base import AsJson
+from agentrun.cli.checks import Level, findings
+from agentrun.cli.desk import database_of, found_settings, load_kinds
+from agentrun.core.errors import NotAllowed
+from agentrun.runtime.kinds import Kind, registry
+from agentrun.runtime.upkeep import Sweep
+from agentrun.store import schema
+
+group = typer.Typer()
+
+
+@group.command("check")
+def check(as_json: AsJson = False) -> None:
+    """Look at settings, database, schema, clock, sweep, workers, broker and kinds; errors apart from warnings."""
+    found = list(findings())
+    if as_json:
+        screen.show_json({"ok": not _of(found, Level.ERROR), "findings": found})
+    else:
+        rows = [(each.about, screen.status(each.level), each.says) for each in found]
+        screen.show(screen.table("what", "", "", rows=rows))
+        errors, warnings = len(_of(found, Level.ERROR)), len(_of(found, Level.WARNING))
+        screen.show(f"{errors} errors, {warnings} warnings")
+    for each in _of(found, Level.ERROR):
+        raise typer.Exit(each.exit_code)
+
+
+@group.command("kinds")
+def kinds(as_json: AsJson = False) -> None:
+    """The kinds that AGENTRUN_IMPORTS registers, with their requests and options."""
+    settings = found_settings()
+    load_kinds(settings)
+    known = [kind for name in registry.names() if (kind := registry.get(name)) is not None]
+    if as_json:
+        screen.show_json({"kinds": [_as_json(kind, settings.queue) for kind in known]})
+    elif known:
+        rows = [(kind.name, _members(kind), kind.options.queue or settings.queue, _source(kind)) for kind in known]
+        screen.show(screen.table("kind", "request", "queue", "body", rows=rows))
+    else:
+        screen.remark("no kinds; name the modules that hold your bodies in AGENTRUN_IMPORTS")
+
+
+@group.command("migrate")
+def migrate(
+    to: Annotated[str, typer.Option(metavar="REVISION", help="Another revision than the newest; `base` is none.")] = (
+        "head"
+    ),
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, drop what an older revision has no place for.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the database's schema to the revision that this version needs. Safe to run from several places at once."""
+    url = found_settings().require_database()
+    before = schema.current(url)
+    if before is not None and not yes and schema.leads_down(url, to):
+        raise NotAllowed(
+            f"`--to {to}` is older than {before}, where the database is: it drops what came since (`base`: every run); "
+            "add --yes if that is meant"
+        )
+    after = schema.migrate(url, to)
+    if as_json:
+        screen.show_json({"from": before, "to": after})
+    elif before == after:
+        screen.show(f"the schema is at revision {after or 'none'} already")
+    else:
+        screen.show(f"the schema went from revision {before or 'none'} to {after or 'none'}")
+
+
+@group.command("sweep")
+def sweep(as_json: AsJson = False) -> None:
+    """One sweep, now: requeue what lost its worker, end what is past its deadline, wake what no message will wake."""
+    settings = found_settings()
+    settings.require_broker()
+    by = f"sweep:{socket.gethostname()}:{os.getpid()}"
+    with database_of(settings) as database, contextlib.closing(CeleryPublisher(settings)) as publisher:
+        found = asdict(Sweep(settings, database, publisher, by=by).run())
+    if as_json:
+        screen.show_json(found)
+    else:
+        told = [f"{name.replace('_', '-')} {count}" for name, count in found.items() if count]
+        screen.show(", ".join(told) or "nothing to do")
+
+
+def _of(found: list[Any], level: Level) -> list[Any]:
+    return [each for each in found if each.level is level]
+
+
+def _as_json(kind: Kind, queue: str) -> dict[str, Any]:
+    options = kind.options
+    return {
+        "name": kind.name,
+        "body": _source(kind),
+        "async": kind.is_async,
+        "queue": options.queue or queue,
+        "max_requeues": options.max_requeues,
+        "timeout": options.timeout.total_seconds() if options.timeout else None,
+        "lease_seconds": options.lease_seconds,
+        "attempts": options.retries.attempts,
+        "request": kind.request.json_schema(),
+    }
+
+
+def _members(kind: Kind) -> str:
+    return ", ".join(kind.takes) or "nothing"
+
+
+def _source(kind: Kind) -> str:
+    return f"{getattr(kind.body, '__module__', '?')}.{getattr(kind.body, '__qualname__', '?')}"

@@ -1,0 +1,81 @@
+"""Why a run stands where it stands, and the one command that moves it on. Pure: facts in, words out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from agentrun.cli.screen import instant, span
+from agentrun.core.records import Run
+from agentrun.core.words import Reason, Status
+from agentrun.store.watching import Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Why the run does not move (None: it does), and the command that heals it (None: nothing is to be done)."""
+
+    why: str | None
+    heal: str | None = None
+
+
+def standing(run: Run, moment: Moment, *, sweep_seconds: float) -> Standing:
+    """How the run stands at this moment."""
+    overdue = moment.sweep_age is None or moment.sweep_age > 3 * sweep_seconds
+    match run.status:
+        case Status.QUEUED:
+            return _queued(run, moment, overdue=overdue)
+        case Status.RUNNING:
+            return _running(run, moment, overdue=overdue)
+        case Status.WAITING:
+            until = f", until {instant(run.due_at)} at the latest" if run.due_at else ""
+            return Standing(f"it waits for {run.waiting_on}{until}")
+        case Status.FAILED:
+            return _failed(run)
+        case Status.COMPLETED | Status.CANCELLED:
+            return Standing(None)
+        case _:
+            assert_never(run.status)
+
+
+def _queued(run: Run, moment: Moment, *, overdue: bool) -> Standing:
+    if run.due_at is not None and run.due_at > moment.now:
+        cause = f", after {_counted(run.requeue_count, 'requeue')}" if run.requeue_count else ""
+        return Standing(f"it is due in {span(run.due_at - moment.now)}{cause}")
+    if moment.processes == 0:
+        return Standing("no worker has been seen within the last minute", "celery -A tasks worker -P threads -c 100")
+    if run.kind not in moment.kinds:
+        known = ", ".join(moment.kinds) or "none"
+        return Standing(f"no live worker knows its kind (they know: {known}); name its module in AGENTRUN_IMPORTS")
+    late = span(moment.now - run.due_at) if run.due_at else "a while"
+    why = f"it has been due for {late}, and waits for a free worker that consumes queue `{run.queue}`"
+    return Standing(f"{why}; and {_no_sweep(moment)}", "agentrun sweep") if overdue else Standing(why)
+
+
+def _running(run: Run, moment: Moment, *, overdue: bool) -> Standing:
+    if run.lease_expires_at is not None and run.lease_expires_at < moment.now:
+        ago = span(moment.now - run.lease_expires_at)
+        why = f"`{run.claimed_by}` stopped renewing its lease, which ran out {ago} ago"
+        if overdue:
+            return Standing(f"{why}; and {_no_sweep(moment)}", "agentrun sweep")
+        return Standing(f"{why}; the next sweep puts it back to the queue")
+    if run.cancel_requested_at is not None:
+        return Standing("it was asked to end, and does so at its next step")
+    return Standing(None)
+
+
+def _failed(run: Run) -> Standing:
+    if run.pending_effect is not None:
+        return Standing("a write was in flight when it stopped; find out, by its idempotency key, whether it happened")
+    said = "it ran out of requeues" if run.reason is Reason.RETRIES_EXHAUSTED else f"it ended as {run.reason}"
+    return Standing(f"{said}; once the cause is gone it can go on from its journal", f"agentrun redrive {run.id}")
+
+
+def _no_sweep(moment: Moment) -> str:
+    if moment.sweep_age is None:
+        return "no sweep has been seen; is `celery -A tasks beat` running?"
+    return f"the last sweep was {span(moment.sweep_age)} ago; is `celery -A tasks beat` running?"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
