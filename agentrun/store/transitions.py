@@ -77,11 +77,15 @@ def _implied_by(target: Status) -> dict[str, ColumnElement[Any]]:
 
 
 def _told(moved: CTE, event: EventType, data: ColumnElement[Any] = DATA, *, name: str = "told") -> CTE:
-    """The event of a move. Its seq is drawn from the moved row, hence under that row's lock: ordered within the run."""
+    """The event of a move. Its seq is drawn from the moved row, hence under that row's lock: ordered within the run.
+
+    Of several events, each is told from the one before it: PostgreSQL executes unconnected ones in any order.
+    """
     entry = select(
         moved.c.id, event_seq.next_value(), word(event), now(), moved.c.epoch, BY.label("by"), data.label("data")
     )
-    return insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry).cte(name)
+    told = insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry)
+    return told.returning(moves.c.run_id.label("id"), moves.c.epoch).cte(name)
 
 
 def _statement(name: str, moved: CTE, *effects: CTE) -> Statement:
@@ -174,7 +178,7 @@ def _reap_requeue() -> Statement:
         crash_count=runs.c.crash_count + number(1),
         pending_effect=null(),
     )
-    return _statement("reap_requeue", moved, _lost(moved), _told(moved, EventType.REAPED))
+    return _statement("reap_requeue", moved, _told(_lost(moved), EventType.REAPED))
 
 
 def _reap_settle(target: Status) -> Statement:
@@ -187,8 +191,8 @@ def _reap_settle(target: Status) -> Statement:
         error=func.coalesce(param("error", JSON), runs.c.error),
         crash_count=runs.c.crash_count + number(1),
     )
-    reaped = _told(moved, EventType.REAPED, name="reaped")
-    return _statement(f"reap_settle_{target}", moved, _lost(moved), reaped, _told(moved, EventType.SETTLED))
+    reaped = _told(_lost(moved), EventType.REAPED, name="reaped")
+    return _statement(f"reap_settle_{target}", moved, _told(reaped, EventType.SETTLED))
 
 
 def _lost(moved: CTE) -> CTE:
