@@ -22,6 +22,7 @@ from agentrun.core.errors import (
     UnknownKind,
     WriteWithoutLease,
 )
+from agentrun.core.failures import classifies as classify_as
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import Effect, EventType, FailureClass, Outcome, Reason, Status
 from agentrun.runtime.context import Context, SyncContext
@@ -69,6 +70,7 @@ __all__ = [
     "UnknownKind",
     "Usage",
     "WriteWithoutLease",
+    "classify_as",
     "current_step",
     "durable",
     "effect",

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentrun.core.failures import Failure
+from agentrun.core.retry_after import LONGEST_RETRY_AFTER
 from agentrun.core.words import Reason, Status
-
-LONGEST_RETRY_AFTER = 86_400.0
-"""Seconds; a provider that asks for more is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
