@@ -19,6 +19,8 @@ def run() -> None:
     with engine(url).begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('agentrun migrate'))"))
         connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+        # A database user named like the schema has it as the default one, and autogenerate would look past it.
+        connection.dialect.default_schema_name = "public"
         context.configure(
             connection=connection,
             target_metadata=metadata,
