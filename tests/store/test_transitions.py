@@ -14,7 +14,7 @@ from psycopg import sql
 from agentrun.core import moves as legal
 from agentrun.core.moves import MOVES, Move
 from agentrun.core.words import FINAL, Effect, EventType, Status, StepStatus
-from agentrun.store import transitions
+from agentrun.store import mover, transitions
 from agentrun.store.sql import Statement
 from agentrun.testing.rows import OWNER, Rows
 
@@ -102,8 +102,9 @@ def test_no_statement_moves_a_run_unseen() -> None:
 
 
 def test_the_mover_is_the_only_function_that_sets_a_status() -> None:
-    source = inspect.getsource(transitions)
-    assert source.count('"status": word(target)') == 2, "the mover for runs, and resolve for steps"
+    assert inspect.getsource(mover).count('"status": word(target)') == 1, "the mover, for runs"
+    assert inspect.getsource(mover).count("status=case(") == 1, "a parked parent, for its child's end"
+    assert inspect.getsource(transitions).count('"status": word(target)') == 1, "resolve, for steps"
 
 
 @pytest.mark.parametrize("target", sorted(FINAL))
