@@ -6,9 +6,9 @@ from sqlalchemy import BigInteger, Numeric, Text, and_, case, cast, func, litera
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import DateTime
 
+from agentrun.store.mover import NAMESPACE
 from agentrun.store.sql import Statement, compiled, now, number, param, word
 from agentrun.store.tables import budgets, spend
-from agentrun.store.transitions import NAMESPACE
 
 OWNER = param("owner", Text)
 TODAY = cast(func.date_trunc(word("day"), func.timezone(literal_column("'UTC'"), now())), DateTime)

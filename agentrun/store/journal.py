@@ -29,9 +29,9 @@ from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, Status, StepStatus
 from agentrun.store.budgets import TODAY
+from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID
 from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, runs, spend, steps
-from agentrun.store.transitions import BY, EPOCH, LEASE, RUN_ID
 
 KEY = param("key", Text)
 _MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
@@ -89,7 +89,13 @@ def _booked(spent: CTE) -> CTE:
     tokens = func.coalesce(_ENDED["input_tokens"], number(0)) + func.coalesce(_ENDED["output_tokens"], number(0))
     cost = func.coalesce(_ENDED["cost"], number(0))
     entry = select(
-        spent.c.namespace, spent.c.owner, TODAY.label("day"), tokens.label("tokens"), cost.label("cost"), number(1)
+        spent.c.namespace,
+        spent.c.owner,
+        TODAY.label("day"),
+        spent.c.id,
+        tokens.label("tokens"),
+        cost.label("cost"),
+        number(1),
     )
     booked = insert(spend).from_select(
         ["namespace", "owner", "day", "run_id", "tokens", "cost", "model_calls"],

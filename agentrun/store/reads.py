@@ -12,9 +12,10 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 from agentrun.core.codec import decode
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import EventType, Reason, Status, StepStatus
+from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
-from agentrun.store.transitions import BY, CLAIMED_COLUMNS, EPOCH, NAMESPACE, RUN_ID, write_in_flight
+from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight
 
 _DERIVED = ("request_digest", "lease_seconds", "max_requeues", "limits", "planned_cost", "code_version")
 _RUN_COLUMNS = tuple(column for column in runs.c if column.name not in _DERIVED)

@@ -9,9 +9,10 @@ from sqlalchemy import Boolean, Double, Integer, Text, and_, delete, func, liter
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
 
 from agentrun.core.words import Effect, Status, StepStatus
+from agentrun.store.mover import NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
 from agentrun.store.tables import processes, runs, steps, sweeps
-from agentrun.store.transitions import NAMESPACE, RUN_ID, write_in_flight
+from agentrun.store.transitions import write_in_flight
 
 QUEUE = param("queue", Text)
 LIMIT = param("limit", Integer)

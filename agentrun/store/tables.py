@@ -84,6 +84,8 @@ runs = Table(
     Column("claimed_by", Text),
     Column("lease_expires_at", _TIME),
     Column("pending_effect", Text),
+    # Counted by whoever resolves a wait; parking names the count that the segment has seen.
+    Column("resolutions", Integer, nullable=False, server_default=text("0")),
     Column("cancel_requested_at", _TIME),
     Column("cancel_requested_by", Text),
     Column("limits", JSONB),
@@ -136,7 +138,7 @@ Index("runs_deadline", runs.c.namespace, runs.c.deadline_at,
 Index("runs_failed", runs.c.namespace, runs.c.finished_at, postgresql_where=text("status = 'failed'"))
 Index("runs_created", runs.c.namespace, runs.c.created_at, runs.c.id)
 Index("runs_tags", runs.c.tags, postgresql_using="gin", postgresql_where=text("tags <> '{}'::text[]"))
-Index("runs_parent", runs.c.parent_id, postgresql_where=text("parent_id IS NOT NULL"))
+Index("runs_children", runs.c.parent_id, postgresql_where=text(f"parent_id IS NOT NULL AND {_OPEN}"))
 
 moves = Table(
     "moves",

@@ -1,4 +1,4 @@
-"""Every move of a run as one guarded statement over one private mover. No other module updates a run's status.
+"""Every move of a run as one guarded statement over the one mover.
 
 A move that was refused returns no row: that is data, not an error. Each statement moves the row and tells the event
 stream in one go, so neither can exist without the other.
@@ -8,30 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Double, Text, and_, exists, func, insert, null, select, true, update
+from sqlalchemy import BigInteger, ColumnElement, Double, Text, and_, exists, func, null, select, true, update
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID
 from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core import moves as legal
-from agentrun.core.moves import Move
 from agentrun.core.words import FINAL, Effect, EventType, Reason, Status, StepStatus
+from agentrun.store.mover import BY, EPOCH, LEASE, NAMESPACE, RUN_ID, final_statement, moved, statement, told
 from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
-from agentrun.store.tables import event_seq, moves, runs, steps
-
-RUN_ID = param("run_id", UUID)
-EPOCH = param("epoch", BigInteger)
-NAMESPACE = param("namespace", Text)
-BY = param("by", Text)
-DATA = param("data", JSON)
-LEASE = func.coalesce(runs.c.lease_seconds, param("lease", Double))
+from agentrun.store.tables import event_seq, runs, steps
 
 CLAIMED_COLUMNS = (
     runs.c.id, runs.c.epoch, runs.c.kind, runs.c.request, runs.c.queue, runs.c.priority, runs.c.requeue_count,
     runs.c.max_requeues, runs.c.lease_seconds, runs.c.owner, runs.c.limits, runs.c.deadline_at,
     runs.c.cancel_requested_at, runs.c.model_calls, runs.c.input_tokens, runs.c.output_tokens, runs.c.cost,
-    runs.c.attributes, runs.c.tags, runs.c.parent_id, runs.c.claimed_by, runs.c.planned_cost,
+    runs.c.attributes, runs.c.tags, runs.c.parent_id, runs.c.claimed_by, runs.c.planned_cost, runs.c.resolutions,
 )  # fmt: skip
-WAKE_COLUMNS = (runs.c.id, runs.c.namespace, runs.c.kind, runs.c.queue, runs.c.priority, runs.c.due_at, runs.c.epoch)
 
 
 def write_in_flight(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -42,54 +34,6 @@ def write_in_flight(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
         steps.c.effect == word(Effect.NON_IDEMPOTENT_WRITE),
         ~steps.c.reconcilable,
     )
-
-
-def _moved(
-    move: Move,
-    target: Status,
-    *guards: ColumnElement[bool],
-    returning: tuple[ColumnElement[Any], ...] = WAKE_COLUMNS,
-    **values: ColumnElement[Any],
-) -> CTE:
-    """The one place where a status changes. What a status implies is set here: half states cannot be asked for."""
-    if target not in move.targets:
-        raise ValueError(f"{move.verb} does not lead to {target}")
-    sources = runs.c.status.in_([word(source) for source in sorted(move.sources)])
-    fence = (runs.c.epoch == EPOCH,) if move.fenced else ()
-    return (
-        update(runs)
-        .where(runs.c.id == RUN_ID, sources, *fence, *guards)
-        .values({"status": word(target), **_implied_by(target), **values})
-        .returning(*returning)
-        .cte("moved")
-    )
-
-
-def _implied_by(target: Status) -> dict[str, ColumnElement[Any]]:
-    implied: dict[str, ColumnElement[Any]] = {}
-    if target is not Status.RUNNING:
-        implied |= {"claimed_by": null(), "lease_expires_at": null()}
-    if target is not Status.WAITING:
-        implied |= {"waiting_on": null()}
-    if target in FINAL:
-        return implied | {"finished_at": now(), "due_at": null()}
-    return implied | {"finished_at": null(), "reason": null()}
-
-
-def _told(moved: CTE, event: EventType, data: ColumnElement[Any] = DATA, *, name: str = "told") -> CTE:
-    """The event of a move. Its seq is drawn from the moved row, hence under that row's lock: ordered within the run.
-
-    Of several events, each is told from the one before it: PostgreSQL executes unconnected ones in any order.
-    """
-    entry = select(
-        moved.c.id, event_seq.next_value(), word(event), now(), moved.c.epoch, BY.label("by"), data.label("data")
-    )
-    told = insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry)
-    return told.returning(moves.c.run_id.label("id"), moves.c.epoch).cte(name)
-
-
-def _statement(name: str, moved: CTE, *effects: CTE) -> Statement:
-    return compiled(name, select(moved).add_cte(*effects))
 
 
 def _redo_failed_step(moved: CTE) -> CTE:
@@ -107,7 +51,7 @@ def _redo_failed_step(moved: CTE) -> CTE:
 
 
 def _claim() -> Statement:
-    moved = _moved(
+    row = moved(
         legal.CLAIM,
         Status.RUNNING,
         runs.c.namespace == NAMESPACE,
@@ -120,24 +64,24 @@ def _claim() -> Statement:
         claimed_at=now(),
         started_at=func.coalesce(runs.c.started_at, now()),
     )
-    return _statement("claim", moved, _told(moved, EventType.CLAIMED))
+    return statement("claim", row, told(row, EventType.CLAIMED))
 
 
 def _settle(target: Status) -> Statement:
     """Refuses: not running, another epoch. A completed run keeps no error; the others keep the last one."""
-    moved = _moved(
+    row = moved(
         legal.SETTLE,
         target,
         reason=param("reason", Text),
         result=param("result", JSON),
         error=null() if target is Status.COMPLETED else func.coalesce(param("error", JSON), runs.c.error),
     )
-    return _statement(f"settle_{target}", moved, _told(moved, EventType.SETTLED))
+    return final_statement(f"settle_{target}", row, told(row, EventType.SETTLED))
 
 
 def _requeue() -> Statement:
     """Refuses: not running, another epoch, or a non-idempotent write in flight that nobody can ask about."""
-    moved = _moved(
+    row = moved(
         legal.REQUEUE,
         Status.QUEUED,
         ~write_in_flight(runs.c.id),
@@ -147,12 +91,12 @@ def _requeue() -> Statement:
         error=param("error", JSON),
         pending_effect=null(),
     )
-    return _statement("requeue", moved, _told(moved, EventType.REQUEUED), _redo_failed_step(moved))
+    return statement("requeue", row, told(row, EventType.REQUEUED), _redo_failed_step(row))
 
 
 def _hand_back() -> Statement:
     """As requeue, and nothing is counted against the run: a drain is not its fault."""
-    moved = _moved(
+    row = moved(
         legal.HAND_BACK,
         Status.QUEUED,
         ~write_in_flight(runs.c.id),
@@ -160,7 +104,7 @@ def _hand_back() -> Statement:
         handback_count=runs.c.handback_count + number(1),
         pending_effect=null(),
     )
-    return _statement("hand_back", moved, _told(moved, EventType.HANDED_BACK))
+    return statement("hand_back", row, told(row, EventType.HANDED_BACK))
 
 
 _STALE = and_(runs.c.lease_expires_at < now(), runs.c.epoch == EPOCH)
@@ -168,7 +112,7 @@ _STALE = and_(runs.c.lease_expires_at < now(), runs.c.epoch == EPOCH)
 
 def _reap_requeue() -> Statement:
     """Refuses: the lease was renewed or taken meanwhile, or a non-idempotent write is in flight after all."""
-    moved = _moved(
+    row = moved(
         legal.REAP,
         Status.QUEUED,
         _STALE,
@@ -178,12 +122,12 @@ def _reap_requeue() -> Statement:
         crash_count=runs.c.crash_count + number(1),
         pending_effect=null(),
     )
-    return _statement("reap_requeue", moved, _told(_lost(moved), EventType.REAPED))
+    return statement("reap_requeue", row, told(_lost(row), EventType.REAPED))
 
 
 def _reap_settle(target: Status) -> Statement:
     """Refuses: the lease was renewed or taken meanwhile. `pending_effect` stays, as evidence."""
-    moved = _moved(
+    row = moved(
         legal.REAP,
         target,
         _STALE,
@@ -191,17 +135,17 @@ def _reap_settle(target: Status) -> Statement:
         error=func.coalesce(param("error", JSON), runs.c.error),
         crash_count=runs.c.crash_count + number(1),
     )
-    reaped = _told(_lost(moved), EventType.REAPED, name="reaped")
-    return _statement(f"reap_settle_{target}", moved, _told(reaped, EventType.SETTLED))
+    reaped = told(_lost(row), EventType.REAPED, name="reaped")
+    return final_statement(f"reap_settle_{target}", row, told(reaped, EventType.SETTLED))
 
 
 def _lost(moved: CTE) -> CTE:
     """A stale owner writes nothing, not even that it lost its lease: whoever takes the run from it says so."""
-    return _told(moved, EventType.LEASE_LOST, name="lost")
+    return told(moved, EventType.LEASE_LOST, name="lost")
 
 
 def _cancel() -> Statement:
-    moved = _moved(
+    row = moved(
         legal.CANCEL,
         Status.CANCELLED,
         runs.c.namespace == NAMESPACE,
@@ -209,7 +153,7 @@ def _cancel() -> Statement:
         cancel_requested_at=func.coalesce(runs.c.cancel_requested_at, now()),
         cancel_requested_by=func.coalesce(runs.c.cancel_requested_by, BY),
     )
-    return _statement("cancel", moved, _told(moved, EventType.SETTLED))
+    return final_statement("cancel", row, told(row, EventType.SETTLED))
 
 
 def _ask_cancel() -> Statement:
@@ -226,23 +170,23 @@ def _ask_cancel() -> Statement:
         .returning(runs.c.id, runs.c.epoch)
         .cte("moved")
     )
-    return _statement("ask_cancel", asked, _told(asked, EventType.CANCEL_REQUESTED))
+    return statement("ask_cancel", asked, told(asked, EventType.CANCEL_REQUESTED))
 
 
 def _expire() -> Statement:
-    moved = _moved(
+    row = moved(
         legal.EXPIRE,
         Status.FAILED,
         runs.c.namespace == NAMESPACE,
         runs.c.deadline_at < now(),
         reason=word(Reason.DEADLINE_EXCEEDED),
     )
-    return _statement("expire", moved, _told(moved, EventType.SETTLED))
+    return final_statement("expire", row, told(row, EventType.SETTLED))
 
 
 def _dispatch_failed() -> Statement:
     """Strict dispatch (ADR-102): no wake could be sent, so the run ends before anybody claims it."""
-    moved = _moved(
+    row = moved(
         legal.EXPIRE,
         Status.FAILED,
         runs.c.namespace == NAMESPACE,
@@ -250,12 +194,12 @@ def _dispatch_failed() -> Statement:
         runs.c.epoch == number(0),
         reason=word(Reason.PROVIDER_FAILED),
     )
-    return _statement("dispatch_failed", moved, _told(moved, EventType.SETTLED))
+    return final_statement("dispatch_failed", row, told(row, EventType.SETTLED))
 
 
 def _redrive() -> Statement:
     """Refuses: not failed, or a write is still in flight (resolve it first)."""
-    moved = _moved(
+    row = moved(
         legal.REDRIVE,
         Status.QUEUED,
         runs.c.namespace == NAMESPACE,
@@ -267,7 +211,7 @@ def _redrive() -> Statement:
         pending_effect=null(),
         cancel_requested_at=null(),
     )
-    return _statement("redrive", moved, _told(moved, EventType.REDRIVEN), _redo_failed_step(moved))
+    return statement("redrive", row, told(row, EventType.REDRIVEN), _redo_failed_step(row))
 
 
 def _resolve(target: StepStatus) -> Statement:
@@ -290,7 +234,7 @@ def _resolve(target: StepStatus) -> Statement:
         .returning(steps.c.run_id.label("id"), held.c.epoch)
         .cte("moved")
     )
-    return _statement(f"resolve_{target}", resolved, _told(resolved, EventType.RESOLVED))
+    return statement(f"resolve_{target}", resolved, told(resolved, EventType.RESOLVED))
 
 
 def _renew_all() -> Statement:

@@ -12,9 +12,9 @@ from sqlalchemy import func, literal_column, select
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
 from agentrun.store.database import Database
+from agentrun.store.mover import NAMESPACE
 from agentrun.store.sql import Statement, compiled, now, number, param, word
 from agentrun.store.tables import processes, runs, sweeps
-from agentrun.store.transitions import NAMESPACE
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ def upgrade() -> None:
         sa.Column("claimed_by", sa.Text(), nullable=True),
         sa.Column("lease_expires_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("pending_effect", sa.Text(), nullable=True),
+        sa.Column("resolutions", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("cancel_requested_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("cancel_requested_by", sa.Text(), nullable=True),
         sa.Column("limits", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
@@ -141,6 +142,14 @@ def upgrade() -> None:
         schema="agentrun",
         postgresql_with={"fillfactor": 80},
     )
+    op.create_index(
+        "runs_children",
+        "runs",
+        ["parent_id"],
+        unique=False,
+        schema="agentrun",
+        postgresql_where=sa.text("parent_id IS NOT NULL AND status IN ('queued', 'running', 'waiting')"),
+    )
     op.create_index("runs_created", "runs", ["namespace", "created_at", "id"], unique=False, schema="agentrun")
     op.create_index(
         "runs_deadline",
@@ -173,14 +182,6 @@ def upgrade() -> None:
         unique=True,
         schema="agentrun",
         postgresql_where=sa.text("idempotency_key IS NOT NULL"),
-    )
-    op.create_index(
-        "runs_parent",
-        "runs",
-        ["parent_id"],
-        unique=False,
-        schema="agentrun",
-        postgresql_where=sa.text("parent_id IS NOT NULL"),
     )
     op.create_index(
         "runs_running",
@@ -475,9 +476,6 @@ def downgrade() -> None:
     )
     op.drop_index("runs_running", table_name="runs", schema="agentrun", postgresql_where=sa.text("status = 'running'"))
     op.drop_index(
-        "runs_parent", table_name="runs", schema="agentrun", postgresql_where=sa.text("parent_id IS NOT NULL")
-    )
-    op.drop_index(
         "runs_idempotency",
         table_name="runs",
         schema="agentrun",
@@ -492,6 +490,12 @@ def downgrade() -> None:
         postgresql_where=sa.text("deadline_at IS NOT NULL AND status IN ('queued', 'running', 'waiting')"),
     )
     op.drop_index("runs_created", table_name="runs", schema="agentrun")
+    op.drop_index(
+        "runs_children",
+        table_name="runs",
+        schema="agentrun",
+        postgresql_where=sa.text("parent_id IS NOT NULL AND status IN ('queued', 'running', 'waiting')"),
+    )
     op.drop_table("runs", schema="agentrun")
     op.drop_table("processes", schema="agentrun")
     op.drop_table("moves", schema="agentrun")

@@ -1,0 +1,153 @@
+"""The one private mover: the only place where a run's status changes, and where a move is told.
+
+`transitions` and `waits` build their statements on it; nothing else does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    Text,
+    case,
+    func,
+    insert,
+    literal_column,
+    null,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSON, UUID
+from sqlalchemy.sql.selectable import CTE
+
+from agentrun.core.moves import Move
+from agentrun.core.words import FINAL, EventType, Status, WaitStatus
+from agentrun.store.sql import Statement, compiled, now, param, word
+from agentrun.store.tables import event_seq, moves, runs, waits
+
+RUN_ID = param("run_id", UUID)
+EPOCH = param("epoch", BigInteger)
+NAMESPACE = param("namespace", Text)
+BY = param("by", Text)
+DATA = param("data", JSON)
+LEASE = func.coalesce(runs.c.lease_seconds, param("lease", Double))
+
+WAKE_COLUMNS = (runs.c.id, runs.c.namespace, runs.c.kind, runs.c.queue, runs.c.priority, runs.c.due_at, runs.c.epoch)
+
+
+def moved(
+    move: Move,
+    target: Status,
+    *guards: ColumnElement[bool],
+    returning: tuple[ColumnElement[Any], ...] = WAKE_COLUMNS,
+    **values: ColumnElement[Any],
+) -> CTE:
+    """The one place where a status changes. What a status implies is set here: half states cannot be asked for."""
+    if target not in move.targets:
+        raise ValueError(f"{move.verb} does not lead to {target}")
+    sources = runs.c.status.in_([word(source) for source in sorted(move.sources)])
+    fence = (runs.c.epoch == EPOCH,) if move.fenced else ()
+    return (
+        update(runs)
+        .where(runs.c.id == RUN_ID, sources, *fence, *guards)
+        .values({"status": word(target), **_implied_by(target), **values})
+        .returning(*returning)
+        .cte("moved")
+    )
+
+
+def _implied_by(target: Status) -> dict[str, ColumnElement[Any]]:
+    implied: dict[str, ColumnElement[Any]] = {}
+    if target is not Status.RUNNING:
+        implied |= {"claimed_by": null(), "lease_expires_at": null()}
+    if target is not Status.WAITING:
+        implied |= {"waiting_on": null()}
+    if target in FINAL:
+        return implied | {"finished_at": now(), "due_at": null()}
+    return implied | {"finished_at": null(), "reason": null()}
+
+
+def told(moved: CTE, event: EventType, data: ColumnElement[Any] = DATA, *, name: str = "told") -> CTE:
+    """The event of a move. Its seq is drawn from the moved row, hence under that row's lock: ordered within the run.
+
+    Of several events, each is told from the one before it: PostgreSQL executes unconnected ones in any order.
+    """
+    entry = select(
+        moved.c.id, event_seq.next_value(), word(event), now(), moved.c.epoch, BY.label("by"), data.label("data")
+    )
+    entered = insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry)
+    return entered.returning(moves.c.run_id.label("id"), moves.c.epoch).cte(name)
+
+
+def final_statement(name: str, row: CTE, *effects: CTE) -> Statement:
+    """A final move: its open waits close, and a parent that waits for the run hears of it, in the same statement.
+
+    Returns the moved row, and in `parent_…` the parent's, where one has to be woken.
+    """
+    parent = _answered_parent(row)
+    woken = tuple(parent.c[name].label(f"parent_{name}") for name in ("id", "kind", "queue", "priority"))
+    both = select(row, *woken).select_from(row.outerjoin(parent, true()))
+    return compiled(name, both.add_cte(*effects, _closed_waits(row), _told_parent(parent)))
+
+
+def _closed_waits(row: CTE) -> CTE:
+    return (
+        update(waits)
+        .where(waits.c.run_id == row.c.id, waits.c.status == word(WaitStatus.OPEN))
+        .values(status=word(WaitStatus.CLOSED), resolved_at=now())
+        .cte("closed")
+    )
+
+
+def _answered_parent(row: CTE) -> CTE:
+    """The child's wait is resolved, and its parent counted and, where it is parked, put back to the queue."""
+    answered = (
+        update(waits)
+        .where(waits.c.child_id == row.c.id, waits.c.status == word(WaitStatus.OPEN))
+        .values(
+            status=word(WaitStatus.RESOLVED),
+            resolution=func.json_build_object(literal_column("'child'"), row.c.id),
+            resolved_by=literal_column("'child'"),
+            resolved_at=now(),
+        )
+        .returning(waits.c.run_id, waits.c.step_key)
+        .cte("answered")
+    )
+    parked = runs.c.status == word(Status.WAITING)
+    return (
+        update(runs)
+        .where(runs.c.id == answered.c.run_id, runs.c.finished_at.is_(None))
+        .values(
+            resolutions=runs.c.resolutions + literal_column("1"),
+            status=case((parked, word(Status.QUEUED)), else_=runs.c.status),
+            due_at=case((parked, now()), else_=runs.c.due_at),
+            waiting_on=case((parked, null()), else_=runs.c.waiting_on),
+        )
+        .returning(*WAKE_COLUMNS, answered.c.step_key)
+        .cte("parent")
+    )
+
+
+def _told_parent(parent: CTE) -> CTE:
+    said = func.json_build_object(
+        literal_column("'key'"), parent.c.step_key, literal_column("'kind'"), literal_column("'child'")
+    )
+    entry = select(
+        parent.c.id,
+        event_seq.next_value(),
+        word(EventType.RESOLVED),
+        now(),
+        parent.c.epoch,
+        literal_column("'child'"),
+        said,
+    )
+    return insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry).cte("told_parent")
+
+
+def statement(name: str, moved: CTE, *effects: CTE) -> Statement:
+    """A move with what goes with it; returns the moved row, or nothing where a guard refused."""
+    return compiled(name, select(moved).add_cte(*effects))

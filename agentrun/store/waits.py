@@ -1,0 +1,278 @@
+"""Waits: registered under the epoch, resolved from outside, and never missed in between.
+
+Every resolution first counts itself on the run's row (`resolutions`); parking names the count that the segment has
+seen. So a run cannot park past a resolution, whatever the moment: one of the two writes finds the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Double, Integer, Text, and_, exists, func, null, or_, select, update
+from sqlalchemy.dialects.postgresql import JSON, UUID, insert
+from sqlalchemy.sql.selectable import CTE
+from sqlalchemy.types import DateTime
+
+from agentrun.core import moves as legal
+from agentrun.core.words import FINAL, EventType, Status, WaitKind, WaitStatus
+from agentrun.store.mover import BY, DATA, EPOCH, NAMESPACE, RUN_ID, moved, statement, told
+from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.tables import event_seq, moves, runs, signals, waits
+
+KEY = param("key", Text)
+WAIT_ID = param("wait_id", UUID)
+OPEN = waits.c.status == word(WaitStatus.OPEN)
+_MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
+_TIME = DateTime(timezone=True)
+SEEN_COLUMNS = (
+    waits.c.id, waits.c.step_key, waits.c.kind, waits.c.name, waits.c.status, waits.c.resolution, waits.c.resolved_by,
+    waits.c.comment, waits.c.due_at, waits.c.child_id, func.extract("epoch", waits.c.due_at - now()).label("due_in"),
+)  # fmt: skip
+
+
+def held() -> CTE:
+    """The run's row, locked, if the segment still holds it."""
+    return select(runs.c.id, runs.c.namespace).where(_MINE).with_for_update(key_share=True).cte("held")
+
+
+def registered(source: CTE, **values: ColumnElement[Any]) -> Any:
+    """A new open wait of the locked run."""
+    entry: dict[str, ColumnElement[Any]] = {
+        "id": WAIT_ID,
+        "run_id": source.c.id,
+        "step_key": KEY,
+        "namespace": source.c.namespace,
+        "kind": param("kind", Text),
+        "name": param("name", Text),
+        "status": word(WaitStatus.OPEN),
+        "asks": param("asks", JSON),
+        "asks_digest": param("asks_digest", Text),
+        "role": param("role", Text),
+        "due_at": func.coalesce(param("due_at", _TIME), now() + seconds(param("due_in", Double))),
+        "remind_at": now() + seconds(param("remind_in", Double)),
+        "on_expiry": param("on_expiry", JSON),
+        "token_digest": param("token_digest", Text),
+        "created_at": now(),
+        **values,
+    }
+    return insert(waits).from_select(list(entry), select(*entry.values()).select_from(source))
+
+
+def _register() -> Statement:
+    """Refuses (no row): not running, another epoch, or the step has a wait already."""
+    source = held()
+    stored = registered(source).on_conflict_do_nothing(index_elements=["run_id", "step_key"])
+    stored = stored.returning(*SEEN_COLUMNS).cte("registered")
+    return compiled("register_wait", select(stored))
+
+
+def _take_signal() -> Statement:
+    """The oldest buffered signal of that name answers the step's wait. No row: none is buffered, or not held."""
+    source = held()
+    oldest = (
+        select(func.min(signals.c.id))
+        .where(signals.c.run_id == RUN_ID, signals.c.name == param("name", Text), signals.c.taken_by_step.is_(None))
+        .scalar_subquery()
+    )
+    taken = (
+        update(signals)
+        .where(signals.c.run_id == source.c.id, signals.c.id == oldest, signals.c.taken_by_step.is_(None))
+        .values(taken_by_step=KEY)
+        .returning(signals.c.run_id.label("id"), signals.c.payload, signals.c.sent_by, source.c.namespace)
+        .cte("taken")
+    )
+    answer = {"status": word(WaitStatus.RESOLVED), "resolution": taken.c.payload, "resolved_by": taken.c.sent_by}
+    stored = registered(taken, **answer, resolved_at=now())
+    answered = insert(waits).excluded
+    stored = stored.on_conflict_do_update(
+        index_elements=["run_id", "step_key"],
+        set_={name: answered[name] for name in (*answer, "resolved_at")},
+        where=OPEN,
+    )
+    return compiled("take_signal", select(stored.returning(*SEEN_COLUMNS).cte("answered")))
+
+
+def _seen() -> Statement:
+    """The segment has recorded the step that waited: the resolution is seen."""
+    source = held()
+    done = (
+        update(waits)
+        .where(waits.c.run_id == source.c.id, waits.c.step_key == KEY, ~OPEN)
+        .values(seen_epoch=EPOCH)
+        .returning(waits.c.run_id)
+    )
+    return compiled("wait_seen", select(done.cte("done")))
+
+
+def _park() -> Statement:
+    """Refuses (no row): not running, another epoch, no wait is open, or one was resolved that was not seen."""
+    open_waits = and_(waits.c.run_id == runs.c.id, OPEN)
+    parked = moved(
+        legal.PARK,
+        Status.WAITING,
+        runs.c.resolutions == param("resolutions", Integer),
+        exists().where(open_waits),
+        waiting_on=param("waiting_on", Text),
+        due_at=select(func.min(waits.c.due_at)).where(open_waits).scalar_subquery(),
+        pending_effect=null(),
+    )
+    return statement("park", parked, told(parked, EventType.PARKED))
+
+
+def _count() -> Statement:
+    """First of a resolution's three statements: lock the run's row and count. Refuses: unknown or final."""
+    counted = (
+        update(runs)
+        .where(
+            runs.c.id == RUN_ID,
+            runs.c.namespace == NAMESPACE,
+            runs.c.status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
+        )
+        .values(resolutions=runs.c.resolutions + number(1))
+        .returning(runs.c.id, runs.c.status)
+    )
+    return compiled("count_resolution", counted)
+
+
+def _close(status: WaitStatus) -> Statement:
+    """Second: the answer. Refuses: the wait is not open, or the digest is not that of what it asks."""
+    digest = param("asks_digest", Text)
+    closed = (
+        update(waits)
+        .where(
+            waits.c.id == WAIT_ID,
+            waits.c.run_id == RUN_ID,
+            OPEN,
+            or_(digest.is_(None), waits.c.asks_digest == digest),
+        )
+        .values(
+            status=word(status),
+            resolution=param("resolution", JSON),
+            resolved_by=BY,
+            comment=param("comment", Text),
+            resolved_at=now(),
+        )
+        .returning(waits.c.run_id.label("id"), waits.c.step_key)
+        .cte("moved")
+    )
+    of_run = select(runs.c.epoch).where(runs.c.id == closed.c.id).scalar_subquery()
+    entry = select(closed.c.id, event_seq.next_value(), word(EventType.RESOLVED), now(), of_run, BY, DATA)
+    said = insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry).cte("told")
+    return compiled(f"close_wait_{status}", select(closed).add_cte(said))
+
+
+def _unpark() -> Statement:
+    """Third: a parked run goes back to the queue. No row: it was not parked; then its segment sees the count."""
+    queued = moved(legal.RESOLVE_WAIT, Status.QUEUED, due_at=now())
+    return statement("unpark", queued, told(queued, EventType.REQUEUED))
+
+
+def _buffer() -> Statement:
+    buffered = insert(signals).values(
+        run_id=RUN_ID,
+        name=param("name", Text),
+        payload=param("payload", JSON),
+        sent_by=BY,
+        sent_at=now(),
+        expires_at=now() + seconds(param("expires_in", Double)),
+    )
+    return compiled("buffer_signal", buffered.returning(signals.c.id))
+
+
+def _of_run() -> Statement:
+    return compiled("waits_of_run", select(*SEEN_COLUMNS).where(waits.c.run_id == RUN_ID))
+
+
+def _waiting_for() -> Statement:
+    """Open waits of a run, oldest first; by kind, name or step where these are given."""
+    filters = (
+        waits.c.run_id == RUN_ID,
+        OPEN,
+        or_(param("kind", Text).is_(None), waits.c.kind == param("kind", Text)),
+        or_(param("name", Text).is_(None), waits.c.name == param("name", Text)),
+        or_(KEY.is_(None), waits.c.step_key == KEY),
+    )
+    return compiled("waiting_for", select(waits).where(*filters).order_by(waits.c.created_at, waits.c.step_key))
+
+
+def _by_token() -> Statement:
+    return compiled("wait_by_token", select(waits).where(waits.c.token_digest == param("token_digest", Text)))
+
+
+def _due() -> Statement:
+    """Open waits whose time has come, oldest first: timers, and answers that nobody gave."""
+    filters = (waits.c.namespace == NAMESPACE, OPEN, waits.c.due_at <= now())
+    columns = (waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.kind, waits.c.on_expiry, waits.c.role)
+    return compiled(
+        "waits_due", select(*columns).where(*filters).order_by(waits.c.due_at).limit(param("limit", Integer))
+    )
+
+
+def _inbox() -> Statement:
+    """What waits for people (and for signals), oldest first."""
+    columns = (
+        waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.kind, waits.c.name, waits.c.asks, waits.c.asks_digest,
+        waits.c.role, waits.c.due_at, waits.c.created_at, runs.c.kind.label("run_kind"), runs.c.owner,
+        func.extract("epoch", now() - waits.c.created_at).label("age"),
+    )  # fmt: skip
+    people = waits.c.kind.in_([word(WaitKind.APPROVAL), word(WaitKind.INPUT), word(WaitKind.SIGNAL)])
+    filters = (
+        waits.c.namespace == NAMESPACE,
+        OPEN,
+        people,
+        or_(param("role", Text).is_(None), waits.c.role == param("role", Text)),
+        or_(param("kind", Text).is_(None), waits.c.kind == param("kind", Text)),
+    )
+    listing = select(*columns).join(runs, runs.c.id == waits.c.run_id).where(*filters)
+    return compiled("inbox", listing.order_by(waits.c.created_at).limit(param("limit", Integer)))
+
+
+def _escalate() -> Statement:
+    """Nobody of the role answered in time: another role is asked. Refuses: answered meanwhile."""
+    escalated = (
+        update(waits)
+        .where(waits.c.id == WAIT_ID, OPEN, waits.c.due_at <= now())
+        .values(
+            role=param("role", Text),
+            due_at=now() + seconds(param("due_in", Double)),
+            on_expiry=param("on_expiry", JSON),
+        )
+        .returning(waits.c.id, waits.c.run_id)
+    )
+    return compiled("escalate", escalated)
+
+
+def _lost_children() -> Statement:
+    """Open waits for children that have ended: what their settling should have resolved."""
+    child = runs.alias("child")
+    filters = (waits.c.namespace == NAMESPACE, OPEN, waits.c.kind == word(WaitKind.CHILD), child.c.status.in_(
+        [word(status) for status in sorted(FINAL)]
+    ))  # fmt: skip
+    columns = (
+        waits.c.id,
+        waits.c.run_id,
+        child.c.id.label("child_id"),
+        child.c.status,
+        child.c.reason,
+        child.c.result,
+        child.c.error,
+    )
+    listing = select(*columns).join(child, child.c.id == waits.c.child_id).where(*filters)
+    return compiled("lost_children", listing.limit(param("limit", Integer)))
+
+
+REGISTER = _register()
+TAKE_SIGNAL = _take_signal()
+SEEN = _seen()
+PARK = _park()
+COUNT = _count()
+CLOSE = {status: _close(status) for status in (WaitStatus.RESOLVED, WaitStatus.EXPIRED)}
+UNPARK = _unpark()
+BUFFER = _buffer()
+OF_RUN = _of_run()
+WAITING_FOR = _waiting_for()
+BY_TOKEN = _by_token()
+DUE = _due()
+INBOX = _inbox()
+ESCALATE = _escalate()
+LOST_CHILDREN = _lost_children()
