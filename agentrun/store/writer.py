@@ -96,9 +96,7 @@ class Writer:
                 await asyncio.wait(pending, timeout=5)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        if self._connection is not None:
-            await self._connection.close()
-            self._connection = None
+        await self._disconnect()
 
     async def _serve(self) -> None:
         while True:
@@ -118,12 +116,13 @@ class Writer:
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         try:
-            connection = await self._connected()
-            answers = await _pipelined(connection, batch)
+            answers = await _pipelined(await self._connected(), batch)
         except Exception as error:
             log.debug("a batch of %d writes goes one by one after %s", len(batch), type(error).__name__)
+            # What psycopg believes of a connection with a broken pipeline (prepared statements) is no longer true.
+            await self._disconnect()
             for write in batch:
-                await self._commit_alone(write, unsure=_broke(error))
+                await self._commit_alone(write, unsure=True)
             return
         self.batches += 1
         self.writes += len(batch)
@@ -134,16 +133,19 @@ class Writer:
         while not write.done.done():
             try:
                 connection = await self._connected()
-                rows: Rows = []
-                if unsure and write.landed is not None:
-                    rows = await _one(connection, write.landed, {**write.params, **write.landed_params})
-                write.answer(rows or await _one(connection, write.statement, write.params))
-            except Exception as error:
+                write.answer(await (_perhaps_again if unsure else _once)(connection, write))
+            except psycopg.Error as error:
                 if not _broke(error) and not isinstance(error, psycopg.errors.DeadlockDetected):
-                    # One caller's error, a programming error included, must not end the writer for all.
                     write.fail(error)
-                    return
-                unsure = unsure or _broke(error)
+                unsure = True
+            except Exception as error:
+                # A parameter that cannot be sent: its own writer hears so, and nobody else.
+                write.fail(error)
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
     async def _connected(self) -> AsyncConnection[type_of_row]:
         pause = 0.02
@@ -159,15 +161,29 @@ class Writer:
 
 async def _pipelined(connection: AsyncConnection[type_of_row], batch: Sequence[Write]) -> list[Rows]:
     if len(batch) == 1:
-        return [await _one(connection, batch[0].statement, batch[0].params)]
+        return [await _once(connection, batch[0])]
     # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
     async with connection.pipeline():
         cursors = [await connection.execute(write.statement.sql, write.params) for write in batch]
     return [await cursor.fetchall() for cursor in cursors]
 
 
-async def _one(connection: AsyncConnection[type_of_row], statement: Statement, params: Mapping[str, Any]) -> Rows:
-    return await (await connection.execute(statement.sql, params)).fetchall()
+async def _once(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
+    return await (await connection.execute(write.statement.sql, write.params)).fetchall()
+
+
+async def _perhaps_again(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
+    """Nobody knows whether the first try committed: ask, write, and where that is refused, ask once more.
+
+    The first try may still be executing on the server's side. Ours then waits for its lock, and comes second.
+    """
+    return await _landed(connection, write) or await _once(connection, write) or await _landed(connection, write)
+
+
+async def _landed(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
+    if write.landed is None:
+        return []
+    return await (await connection.execute(write.landed.sql, {**write.params, **write.landed_params})).fetchall()
 
 
 def _broke(error: Exception) -> bool:
