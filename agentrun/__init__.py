@@ -1,5 +1,8 @@
 """agentrun: durable runs for agents and long functions, on Celery, Redis and PostgreSQL."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from agentrun.client import AsyncClient, Client
 from agentrun.core.errors import (
     AgentrunError,
@@ -31,6 +34,12 @@ from agentrun.runtime.effects import NOT_APPLIED, Applied, effect
 from agentrun.runtime.kinds import Retries, durable
 from agentrun.runtime.rehearsal import rehearse
 from agentrun.settings import Settings
+
+if TYPE_CHECKING:
+    from agentrun.agents import AgentRequest as AgentRequest
+    from agentrun.agents import AgentrunDurability as AgentrunDurability
+    from agentrun.agents import register_agent as register_agent
+    from agentrun.agents import run_agent as run_agent
 
 __all__ = [
     "NOT_APPLIED",
@@ -76,3 +85,19 @@ __all__ = [
     "effect",
     "rehearse",
 ]
+
+_OF_AGENTS = frozenset({"AgentRequest", "AgentrunDurability", "register_agent", "run_agent"})
+
+
+def __getattr__(name: str) -> Any:
+    """What needs pydantic-ai is imported when it is asked for: who runs no agents needs no agents extra."""
+    if name not in _OF_AGENTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module("agentrun.agents"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pydantic_ai":
+            raise
+        raise ConfigurationError(
+            f"`agentrun.{name}` needs pydantic-ai, which is not installed; pip install 'agentrun[agents]'"
+        ) from None

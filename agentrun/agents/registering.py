@@ -1,0 +1,140 @@
+"""`register_agent`: a pydantic-ai agent becomes a kind, and stays as its author wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.agent.abstract import AbstractAgent
+from pydantic_ai.durable_exec import BaseDurabilityCapability
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model
+from pydantic_ai.usage import UsageLimits
+
+from agentrun.agents.durability import AgentrunDurability
+from agentrun.agents.effects import as_declared
+from agentrun.agents.inventory import contradicted, tools_of
+from agentrun.agents.requests import REQUEST
+from agentrun.agents.running import AgentBody, Deps, named
+from agentrun.core.errors import ConfigurationError
+from agentrun.core.words import Effect
+from agentrun.runtime.effects import Declared
+from agentrun.runtime.kinds import Kind, Options, Registry, Retries, as_retries, as_timedelta, registry
+
+AgentT = TypeVar("AgentT", bound=AbstractAgent[Any, Any])
+
+
+def register_agent(
+    agent: AgentT,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    max_requeues: int | None = None,
+    timeout: timedelta | float | None = None,
+    lease_seconds: float | None = None,
+    retries: Retries | int | None = None,
+    effects: Mapping[str, Effect | Declared] | None = None,
+    deps: Deps | None = None,
+    usage_limits: UsageLimits | None = None,
+    models: Mapping[str, Model] | None = None,
+    event_stream_handler: EventStreamHandler[Any] | None = None,
+    kinds: Registry = registry,
+) -> AgentT:
+    """Register an agent as the kind `name` (its own name, if not given); returns the agent, which stays as it is.
+
+    Every model request and tool call of its runs is a step. A run's request is a prompt, or an AgentRequest; its
+    result is the agent's output. `queue`, `max_requeues`, `timeout` and `lease_seconds` are as for `@durable`;
+    `retries` is how often a model request or read-only tool is tried within a segment.
+
+    `effects` says, per tool name, what tools do that declare nothing themselves (`@effect`): an Effect, or a Declared
+    with a `reconcile`. What nobody declares is a non-idempotent write, MCP tools included. `deps(ctx)` or
+    `deps(ctx, request)` makes the agent's dependencies, anew in every segment. `models` are further models that the
+    agent's capabilities may choose. `event_stream_handler` gets what happens in the run, each event at least once.
+
+    Registering the same agent again replaces its options. Raises ConfigurationError for an agent without a name or
+    model, without `deps` where it needs some, with another durability engine, where an effect contradicts a tool's
+    own declaration, or where the name is taken.
+    """
+    kind_name = named(agent, name)
+    durability = AgentrunDurability[Any](name=kind_name, models=models, event_stream_handler=event_stream_handler)
+    _check(agent, kind_name, durability, deps)
+    body = AgentBody(agent, durability, _checked_effects(agent, kind_name, effects), deps, usage_limits)
+    options = Options(
+        queue=queue,
+        max_requeues=max_requeues,
+        timeout=as_timedelta(timeout),
+        lease_seconds=lease_seconds,
+        retries=as_retries(retries),
+    )
+    _add(kinds, kind_name, body, options)
+    return agent
+
+
+def _add(kinds: Registry, name: str, body: AgentBody, options: Options) -> None:
+    there = kinds.get(name)
+    if there is not None and there.about.get("agent") is not body.agent:
+        raise ConfigurationError(
+            f"kind `{name}` is registered already, by another agent or function; "
+            f'name this one: register_agent(agent, name="{name}-2")'
+        )
+    kind = Kind(
+        name=name,
+        body=body.run,
+        request=REQUEST,
+        result=result_of(body.agent),
+        takes=("request",),
+        spread=False,
+        options=options,
+        about={"agent": body.agent, "tools": lambda: tools_of(body.agent, body.effects)},
+    )
+    kinds.add(kind)
+
+
+def result_of(agent: AbstractAgent[Any, Any]) -> TypeAdapter[Any]:
+    """The type of the agent's output, where it is a plain one; else whatever the agent returns, by its own type."""
+    declared = cast("object", agent.output_type)
+    if isinstance(declared, type):
+        try:
+            return TypeAdapter(declared)
+        except Exception:
+            # No type that pydantic knows: the output is stored as what it is.
+            return TypeAdapter(Any)
+    return TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64"))
+
+
+def _check(agent: AbstractAgent[Any, Any], name: str, durability: AgentrunDurability[Any], deps: Deps | None) -> None:
+    attached = BaseDurabilityCapability[Any].from_agent(agent)
+    if attached is not None and not isinstance(attached, AgentrunDurability):
+        raise ConfigurationError(
+            f"agent `{name}` carries {type(attached).__name__}, another engine's durability; an agent has one engine: "
+            "build the agent without it, and attach it where that engine runs it"
+        )
+    if deps is None and agent.deps_type not in (object, type(None)):
+        raise ConfigurationError(
+            f"agent `{name}` declares deps_type={getattr(agent.deps_type, '__name__', agent.deps_type)}, and a worker "
+            "has to make one for every segment: register_agent(agent, deps=lambda ctx: …)"
+        )
+    try:
+        durability.for_agent(agent)
+    except UserError as error:
+        raise ConfigurationError(f"agent `{name}` cannot be registered: {error}") from None
+
+
+def _checked_effects(
+    agent: AbstractAgent[Any, Any], name: str, effects: Mapping[str, Effect | Declared] | None
+) -> Mapping[str, Declared]:
+    try:
+        said = as_declared(effects)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"effects of agent `{name}`: {error}; an effect is one of {', '.join(Effect)}"
+        ) from None
+    for tool, own in contradicted(agent, said).items():
+        raise ConfigurationError(
+            f"effects of agent `{name}` say {said[tool].effect} of tool `{tool}`, which declares itself {own.effect}; "
+            "its own declaration counts: change it, or leave the tool out of effects"
+        )
+    return said
