@@ -13,7 +13,7 @@ import typer
 from agentrun.cli import screen
 from agentrun.cli.base import AsJson, Payloads, RunId
 from agentrun.cli.desk import client, found_settings, moment_of, run_id_of
-from agentrun.cli.story import event_line, outcome_line, run_json, step_json, told
+from agentrun.cli.story import event_json, event_line, outcome_line, run_json, step_json, told
 from agentrun.cli.why import standing
 from agentrun.cli.words import attributes, duration
 from agentrun.client import Client, result_of
@@ -82,7 +82,8 @@ def show(run: RunId, payloads: Payloads = False, as_json: AsJson = False) -> Non
         return
     screen.show_json(
         run_json(found, payloads=payloads)
-        | {"why": stands.why, "heal": stands.heal, "events": events}
+        | {"why": stands.why, "heal": stands.heal}
+        | {"events": [event_json(event, payloads=payloads) for event in events]}
         | {"steps": [step_json(step, payloads=payloads) for step in steps]}
     )
 
@@ -98,7 +99,7 @@ def tail(
     run_id = run_id_of(settings, run)
     with client(settings) as reader:
         for event in _followed(reader, run_id, after):
-            screen.show_json(event) if as_json else screen.show(event_line(event))
+            screen.show_json(event_json(event, payloads=False)) if as_json else screen.show(event_line(event))
         if not as_json:
             screen.show(outcome_line(reader.status(run_id)))
 

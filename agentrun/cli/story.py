@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
@@ -30,6 +31,15 @@ def run_json(run: Run, *, payloads: bool) -> dict[str, Any]:
 def step_json(step: Step, *, payloads: bool) -> dict[str, Any]:
     """A step as JSON members."""
     return {field.name: getattr(step, field.name) for field in fields(step) if payloads or field.name not in PRIVATE}
+
+
+def event_json(event: Event, *, payloads: bool) -> dict[str, Any]:
+    """An event as JSON members."""
+    members = {field.name: getattr(event, field.name) for field in fields(event)}
+    if not payloads:
+        failures = {name: _without_arguments(event.data[name]) for name in ("error", "failure") if name in event.data}
+        members["data"] = {**event.data, **failures}
+    return members
 
 
 def told(
@@ -99,7 +109,7 @@ def _header(run: Run, now: datetime) -> RenderableType:
             ("counts", _counts(run)),
             ("usage", usage_text(run.usage)),
             ("tags", list(run.tags) or None),
-            ("attributes", pretty(dict(run.attributes)) if run.attributes else None),
+            ("attributes", json.dumps(dict(run.attributes), ensure_ascii=False) if run.attributes else None),
             ("idempotency key", run.idempotency_key),
             ("parent", run.parent_id),
             ("enqueued", _ago(run.created_at, now)),

@@ -13,7 +13,7 @@ import typer
 from agentrun.broker import CeleryPublisher
 from agentrun.cli import screen
 from agentrun.cli.base import AsJson
-from agentrun.cli.checks import Level, findings
+from agentrun.cli.checks import Finding, Level, findings
 from agentrun.cli.desk import database_of, found_settings, load_kinds
 from agentrun.core.errors import NotAllowed
 from agentrun.runtime.kinds import Kind, registry
@@ -32,10 +32,12 @@ def check(as_json: AsJson = False) -> None:
     else:
         rows = [(each.about, screen.status(each.level), each.says) for each in found]
         screen.show(screen.table("what", "", "", rows=rows))
-        errors, warnings = len(_of(found, Level.ERROR)), len(_of(found, Level.WARNING))
-        screen.show(f"{errors} errors, {warnings} warnings")
-    for each in _of(found, Level.ERROR):
-        raise typer.Exit(each.exit_code)
+    errors, warnings = _of(found, Level.ERROR), _of(found, Level.WARNING)
+    said = f"{len(errors)} errors, {len(warnings)} warnings"
+    if errors:
+        screen.refuse(f"{said}; the first error: {errors[0].says}")
+        raise typer.Exit(errors[0].exit_code)
+    screen.remark(said)
 
 
 @group.command("kinds")
@@ -93,7 +95,7 @@ def sweep(as_json: AsJson = False) -> None:
         screen.show(", ".join(told) or "nothing to do")
 
 
-def _of(found: list[Any], level: Level) -> list[Any]:
+def _of(found: list[Finding], level: Level) -> list[Finding]:
     return [each for each in found if each.level is level]
 
 

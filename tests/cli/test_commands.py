@@ -1,0 +1,223 @@
+"""Every command once, through the command line's own front door, on a real database and broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+import pytest
+
+from agentrun import Client, Status
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.kinds import Registry
+from agentrun.settings import Settings
+from agentrun.store.schema import current, head
+from agentrun.testing import until
+from tests.cli.conftest import Cli
+
+Ended = Callable[..., UUID]
+
+
+def test_enqueue_stores_the_run_with_everything_that_was_said(cli: Cli, client: Client) -> None:
+    said = cli(
+        "enqueue", "greet", '"bob"', "--queue", "express", "--priority", "3", "--delay", "1h30m", "--deadline", "2d",
+        "--tag", "a", "--tag", "b", "--attribute", "n=1", "--attribute", "city=Graz", "--owner", "ann",
+        "--idempotency-key", "k",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    run = client.status(said.run_id)
+    assert (run.kind, run.request, run.queue, run.priority) == ("greet", "bob", "express", 3)
+    assert (run.tags, run.attributes, run.owner, run.idempotency_key) == (
+        ["a", "b"], {"n": 1, "city": "Graz"}, "ann", "k",
+    )  # fmt: skip
+    assert run.due_at is not None
+    assert run.deadline_at is not None
+    assert (run.due_at - run.created_at).total_seconds() == pytest.approx(5400)
+    assert (run.deadline_at - run.created_at).total_seconds() == pytest.approx(2 * 86400)
+
+
+def test_enqueue_reads_its_request_from_stdin_and_tells_the_id_as_json(cli: Cli, client: Client) -> None:
+    said = cli("enqueue", "render", "-", "--json", stdin='{"width": 2, "height": 3}')
+    assert said.code == 0, said.err
+    assert client.status(said.json["id"]).request == {"width": 2, "height": 3}
+    assert client.status(said.json["id"]).queue == "gpu"
+
+
+@pytest.mark.usefixtures("serving")
+def test_enqueue_waits_for_the_end_and_keeps_the_result_to_itself(cli: Cli) -> None:
+    said = cli("enqueue", "greet", '"bob"', "--wait")
+    assert said.code == 0, said.err
+    assert "is completed" in said.out
+    assert "hello bob" not in said.out
+    assert "hello bob" in cli("enqueue", "greet", '"bob"', "--wait", "--payloads").out
+    told = cli("enqueue", "greet", '"bob"', "--wait", "--json").json
+    assert told["status"] == "completed"
+    assert "result" not in told
+
+
+def test_list_filters_and_pages(cli: Cli, client: Client) -> None:
+    ids = [str(client.enqueue("greet", "x", tags=["even" if n % 2 == 0 else "odd"])) for n in range(5)]
+    client.cancel(ids[4])
+
+    def listed(*options: str) -> list[str]:
+        return [run["id"] for run in cli("list", "--json", *options).json["runs"]]
+
+    assert listed() == ids[::-1]
+    assert listed("--status", "cancelled") == [ids[4]]
+    assert listed("--status", "cancelled", "--status", "queued") == ids[::-1]
+    assert listed("--tag", "odd", "--kind", "greet") == [ids[3], ids[1]]
+    assert listed("--reason", "cancelled") == [ids[4]]
+    assert listed("--owner", "nobody") == []
+    page = cli("list", "--json", "--limit", "2").json
+    assert page["next"] == ids[3]
+    assert listed("--limit", "2", "--before", page["next"]) == [ids[2], ids[1]]
+    assert cli("list", "--limit", "5").out.count("greet") == 5
+
+
+def test_show_tells_the_whole_story_of_a_failed_run_and_what_heals_it(cli: Cli, ended: Ended) -> None:
+    run_id = ended("break", "s3cret", tags=["night"], owner="ann")
+    said = cli("show", str(run_id))
+    assert said.code == 0, said.err
+    for part in (
+        str(run_id), "failed (not_retryable)", "ann", "night", "enqueued", "claimed", "step_completed", "_greeting",
+        "settled", "Fatal: the drawer is", f"agentrun redrive {run_id}",
+    ):  # fmt: skip
+        assert part in said.out
+    assert "s3cret" not in said.out
+    assert "\x1b" not in said.out, "a run's words must not command the terminal"
+
+
+def test_show_tells_payloads_only_when_asked(cli: Cli, ended: Ended) -> None:
+    run_id = str(ended("greet", "s3cret"))
+    assert "s3cret" not in cli("show", run_id, "--json").out
+    assert "s3cret" not in cli("show", run_id).out
+    assert cli("show", run_id, "--payloads").out.count("hello s3cret") == 2, "the run's result and its step's"
+    told = cli("show", run_id, "--payloads", "--json").json
+    assert (told["request"], told["result"]) == ("s3cret", "hello s3cret")
+    assert [event["type"] for event in told["events"]] == ["enqueued", "claimed", "step_completed", "settled"]
+    assert [step["name"] for step in told["steps"]] == ["_greeting"]
+
+
+def test_arguments_of_a_write_in_flight_are_payloads_too(cli: Cli, client: Client, ended: Ended) -> None:
+    run_id = str(ended("pay"))
+    said = cli("show", run_id)
+    assert "write in flight" in said.out
+    assert client.steps(run_id)[0].idempotency_key in said.out
+    told = cli("show", run_id, "--json").json
+    assert all("args" not in write for write in told["error"].get("in_flight", ()))
+    assert told["heal"] is None, "nobody knows yet whether it was paid"
+
+
+def test_show_says_why_a_run_does_not_move(cli: Cli, client: Client) -> None:
+    later, now = client.enqueue("greet", "x", delay=3600), client.enqueue("greet", "x")
+    assert "due in" in cli("show", str(later), "--json").json["why"]
+    told = cli("show", str(now), "--json").json
+    assert "no worker has been seen" in told["why"]
+    assert told["heal"].startswith("celery -A tasks worker")
+
+
+def test_show_says_when_the_workers_do_not_know_the_kind(cli: Cli, client: Client, engine: Engine) -> None:
+    engine.announce()
+    run_id = client.enqueue("somewhere-else", None)
+    until(lambda: "no live worker knows its kind" in cli("show", str(run_id), "--json").json["why"])
+
+
+def test_a_run_may_be_named_by_the_start_of_its_id(cli: Cli, client: Client) -> None:
+    run_id = str(client.enqueue("greet", "x"))
+    assert cli("show", run_id[:20], "--json").json["id"] == run_id
+    assert cli("cancel", run_id.replace("-", "")[:16], "--json").json["id"] == run_id
+
+
+@pytest.mark.usefixtures("serving")
+def test_tail_follows_a_run_to_its_end(cli: Cli, client: Client) -> None:
+    run_id = client.enqueue("linger", 1.0)
+    said = cli("tail", str(run_id))
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert "enqueued" in lines[0]
+    assert "settled" in lines[-2]
+    assert lines[-1] == f"run {run_id} is completed"
+    events = [json.loads(line) for line in cli("tail", str(run_id), "--json").out.splitlines()]
+    assert [event["type"] for event in events] == [event.type for event in client.events(run_id)]
+    later = cli("tail", str(run_id), "--json", "--after", str(events[3]["seq"])).out.splitlines()
+    assert [json.loads(line) for line in later] == events[4:]
+
+
+@pytest.mark.usefixtures("serving")
+def test_wait_ends_with_the_run(cli: Cli, client: Client) -> None:
+    said = cli("wait", str(client.enqueue("linger", 0.5)), "--json", "--payloads", "--timeout", "30s")
+    assert said.code == 0, said.err
+    assert (said.json["status"], said.json["result"]) == ("completed", "gone")
+
+
+def test_cancel_ends_a_queued_run_and_says_by_whom(cli: Cli, client: Client) -> None:
+    run_id = client.enqueue("greet", "x")
+    said = cli("cancel", str(run_id), "--by", "ann")
+    assert said.out == f"run {run_id} is cancelled\n"
+    assert client.status(run_id).status is Status.CANCELLED
+    assert client.events(run_id)[-1].data["by"] == "ann"
+    assert cli("cancel", str(run_id)).code == 0, "twice is no error"
+
+
+def test_redrive_puts_a_failed_run_back(cli: Cli, client: Client, ended: Ended) -> None:
+    run_id = ended("break", "x")
+    told = cli("redrive", str(run_id), "--json").json
+    assert told["status"] == "queued"
+    assert client.events(run_id)[-1].type == "redriven"
+    assert client.events(run_id)[-1].data["by"].startswith("cli")
+
+
+def test_check_finds_nothing_wrong_where_everything_runs(cli: Cli, engine: Engine, known: Registry) -> None:
+    engine.announce()
+    cli("sweep")
+    until(lambda: cli("check", "--json").json["findings"][5]["level"] == "ok", tell=lambda: cli("check").out)
+    said = cli("check", "--json")
+    assert said.code == 0
+    assert said.json["ok"] is True
+    assert {each["about"]: each["level"] for each in said.json["findings"]} == dict.fromkeys(
+        ("settings", "database", "schema", "clock", "sweep", "workers", "broker", "kinds"), "ok"
+    )
+
+
+def test_check_tells_errors_apart_from_warnings(cli: Cli) -> None:
+    said = cli("check", env={"AGENTRUN_IMPORTS": None})
+    assert said.code == 0, "warnings are no errors"
+    assert "0 errors, 3 warnings" in said.err
+    said = cli("check", "--json", env={"AGENTRUN_BROKER_URL": "redis://127.0.0.1:1/0"})
+    assert said.code == 3
+    assert {each["about"] for each in said.json["findings"] if each["level"] == "error"} == {"broker"}
+    assert {each["about"] for each in said.json["findings"] if each["level"] == "warning"} == {"sweep", "workers"}
+    assert "1 errors" in said.err
+
+
+def test_migrate_brings_an_empty_database_up_and_down_again(cli: Cli, empty_database_url: str) -> None:
+    env = {"AGENTRUN_DATABASE_URL": empty_database_url}
+    assert cli("migrate", "--json", env=env).json == {"from": None, "to": head()}
+    assert "already" in cli("migrate", env=env).out
+    refused = cli("migrate", "--to", "base", env=env)
+    assert refused.code == 11
+    assert "every run" in refused.err
+    assert current(empty_database_url) == head()
+    assert cli("migrate", "--to", "base", "--yes", "--json", env=env).json == {"from": head(), "to": None}
+
+
+def test_sweep_makes_one_pass_now(cli: Cli, client: Client) -> None:
+    assert cli("sweep").out == "nothing to do\n"
+    run_id = client.enqueue("greet", "x", deadline=0)
+    assert cli("sweep", "--json").json["expired"] == 1
+    assert client.status(run_id).reason == "deadline_exceeded"
+
+
+def test_kinds_tells_requests_and_options(cli: Cli, settings: Settings) -> None:
+    told = {kind["name"]: kind for kind in cli("kinds", "--json").json["kinds"]}
+    assert told["render"]["queue"] == "gpu"
+    assert told["render"]["request"]["required"] == ["width", "height"]
+    assert told["greet"]["queue"] == settings.queue
+    assert "width, height" in cli("kinds").out
+
+
+def test_an_unknown_run_is_not_found_by_any_command(cli: Cli) -> None:
+    for command in ("show", "tail", "wait", "cancel", "redrive"):
+        said = cli(command, str(uuid4()))
+        assert (said.code, said.out) == (9, ""), command

@@ -1,0 +1,169 @@
+"""Every refusal once: its exit code, and what stderr says about the next step. Nothing is stored by any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+import pytest
+
+from agentrun import Client
+from agentrun.embedded.server import free_port
+from tests.cli.conftest import Cli
+
+Ended = Callable[..., UUID]
+
+AWAY = {"AGENTRUN_BROKER_URL": f"redis://127.0.0.1:{free_port()}/0"}
+
+
+def refused(cli: Cli, code: int, *arguments: str, says: str, env: dict[str, str | None] | None = None) -> None:
+    said = cli(*arguments, env=env)
+    assert (said.code, said.out) == (code, ""), said
+    assert says in " ".join(said.err.split()), said.err
+    assert "Traceback" not in said.err
+    if code != 2:
+        assert len(said.err.splitlines()) == 1, "one paragraph"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["enqueue", "greet", "{not json"], "this is not JSON"),
+        (["enqueue", "greet", "NaN"], "NaN is no JSON value"),
+        (["enqueue"], "Missing argument"),
+        (["enqueue", "greet", "1", "--delay", "soon"], "'soon' is no duration"),
+        (["enqueue", "greet", "1", "--delay", "9" * 20 + "d"], "too long a duration"),
+        (["enqueue", "greet", '"x"', "--attribute", "n"], "'n' is no name=value"),
+        (["list", "--status", "sleeping"], "sleeping"),
+        (["shwo", "x"], "No such command"),
+        (["list", "--no-such-option"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_2(cli: Cli, client: Client, arguments: list[str], says: str) -> None:
+    refused(cli, 2, *arguments, says=says)
+    assert client.list() == []
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", str(uuid4())], ["enqueue", "greet", '"x"'], ["sweep"]])
+def test_without_urls_the_missing_variable_is_named(cli: Cli, command: list[str]) -> None:
+    neither = {"AGENTRUN_DATABASE_URL": None, "AGENTRUN_BROKER_URL": None}
+    refused(cli, 3, *command, says="_URL is not set", env=neither)
+    refused(cli, 3, *command, says="AGENTRUN_BROKER_URL is not set", env={"AGENTRUN_BROKER_URL": None})
+    refused(cli, 3, *command, says="AGENTRUN_DATABASE_URL is not set", env={"AGENTRUN_DATABASE_URL": None})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("AGENTRUN_LEASE_SECONDS", "soon", "AGENTRUN_LEASE_SECONDS"),
+        ("AGENTRUN_DATABSE_URL", "x", "did you mean AGENTRUN_DATABASE_URL?"),
+        ("AGENTRUN_DATABASE_URL", "mysql://x", "must be postgresql://"),
+        ("AGENTRUN_DATABASE_URL", f"postgresql://x@127.0.0.1:{free_port()}/x", "cannot be reached"),
+        ("AGENTRUN_IMPORTS", "no.such.module", "AGENTRUN_IMPORTS names `no.such.module`"),
+    ],
+)
+def test_a_wrong_setting_is_3_and_named(cli: Cli, name: str, value: str, says: str) -> None:
+    refused(cli, 3, "enqueue", "greet", '"x"', says=says, env={name: value})
+
+
+def test_a_database_that_is_away_is_3_for_every_command(cli: Cli) -> None:
+    env: dict[str, str | None] = {"AGENTRUN_DATABASE_URL": f"postgresql://x@127.0.0.1:{free_port()}/x"}
+    for command in (["migrate"], ["list"], ["sweep"], ["show", "01234567"]):
+        refused(cli, 3, *command, says="cannot be reached", env=env)
+    assert cli("check", env=env).code == 3
+
+
+def test_a_database_without_the_schema_is_4_and_names_the_command(cli: Cli, empty_database_url: str) -> None:
+    env: dict[str, str | None] = {"AGENTRUN_DATABASE_URL": empty_database_url}
+    for command in (["list"], ["enqueue", "greet", '"x"'], ["sweep"], ["show", str(uuid4())]):
+        refused(cli, 4, *command, says="agentrun migrate", env=env)
+    said = cli("check", env=env)
+    assert said.code == 4
+    assert "agentrun migrate" in said.err
+
+
+def test_an_unknown_revision_is_4(cli: Cli) -> None:
+    refused(cli, 4, "migrate", "--to", "9999", says="9999")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["greet", "5"], "does not fit kind `greet`"),
+        (["render", '{"width": 1}'], "height"),
+        (["greet", '"x"', "--delay", "-5"], "delay must be"),
+        (["greet", '"x"', "--priority", "10"], "priority must be"),
+        (["greet", '"x"', "--queue", ""], "queue"),
+        (["greet", '"x"', "--tag", "a\tb"], "tag must be"),
+    ],
+)
+def test_a_bad_request_is_5_and_nothing_is_stored(cli: Cli, client: Client, arguments: list[str], says: str) -> None:
+    refused(cli, 5, "enqueue", *arguments, says=says)
+    assert client.list() == []
+
+
+def test_what_is_no_run_id_is_5(cli: Cli, client: Client) -> None:
+    for text in ("hello", "0123", "0123456g", "x" * 36):
+        refused(cli, 5, "show", text, says="is no run")
+    ids = [str(client.enqueue("greet", "x")) for _ in range(2)]
+    refused(cli, 5, "show", ids[0][:8], says="several runs start with")
+    refused(cli, 5, "list", "--limit", "0", says="limit must be")
+
+
+def test_an_unknown_kind_is_6_with_the_near_miss(cli: Cli, client: Client) -> None:
+    refused(cli, 6, "enqueue", "gret", '"x"', says="did you mean `greet`?")
+    assert client.list() == []
+
+
+def test_too_large_a_request_is_7(cli: Cli, client: Client) -> None:
+    env: dict[str, str | None] = {"AGENTRUN_MAX_REQUEST_BYTES": "10"}
+    refused(cli, 7, "enqueue", "greet", f'"{"x" * 20}"', says="AGENTRUN_MAX_REQUEST_BYTES", env=env)
+    assert client.list() == []
+
+
+def test_an_idempotency_key_for_something_else_is_8(cli: Cli, client: Client) -> None:
+    first = cli("enqueue", "greet", '"x"', "--idempotency-key", "k")
+    assert cli("enqueue", "greet", '"x"', "--idempotency-key", "k").run_id == first.run_id
+    refused(cli, 8, "enqueue", "greet", '"y"', "--idempotency-key", "k", says=str(first.run_id))
+    assert len(client.list()) == 1
+
+
+def test_an_unknown_run_is_9(cli: Cli) -> None:
+    refused(cli, 9, "show", str(uuid4()), says="agentrun list")
+    refused(cli, 9, "show", "deadbeef", says="no run starts with `deadbeef`")
+
+
+def test_another_namespace_is_10(cli: Cli, client: Client) -> None:
+    run_id = str(client.enqueue("greet", "x"))
+    refused(cli, 10, "cancel", run_id, says="AGENTRUN_NAMESPACE", env={"AGENTRUN_NAMESPACE": "other"})
+    refused(cli, 9, "cancel", run_id[:20], says="no run starts with", env={"AGENTRUN_NAMESPACE": "other"})
+
+
+def test_what_the_status_does_not_permit_is_11(cli: Cli, ended: Ended) -> None:
+    completed, paying = str(ended("greet", "x")), str(ended("pay"))
+    refused(cli, 11, "cancel", completed, says="is completed and cannot be cancelled")
+    refused(cli, 11, "redrive", completed, says="only a failed run can be redriven")
+    refused(cli, 11, "redrive", paying, says="has a write in flight")
+
+
+def test_with_the_broker_away_a_run_is_stored_and_strict_is_12(cli: Cli, client: Client) -> None:
+    said = cli("enqueue", "greet", '"x"', env=AWAY)
+    assert said.code == 0
+    assert client.status(said.run_id).status == "queued"
+    refused(cli, 12, "enqueue", "greet", '"x"', "--strict", says="no wake could be sent", env=AWAY)
+    assert [run.status for run in client.list()] == ["failed", "queued"]
+
+
+@pytest.mark.usefixtures("serving")
+def test_a_run_without_a_result_is_13(cli: Cli, ended: Ended) -> None:
+    run_id = ended("break", "x")
+    refused(cli, 13, "wait", str(run_id), says="is failed (not_retryable): the drawer is")
+    said = cli("enqueue", "break", '"x"', "--wait", "--json")
+    assert said.code == 13
+    assert said.json["status"] == "failed"
+
+
+def test_a_wait_that_takes_too_long_is_1_and_leaves_the_run_alone(cli: Cli, client: Client) -> None:
+    run_id = client.enqueue("greet", "x")
+    refused(cli, 1, "wait", str(run_id), "--timeout", "0.2", says="is still queued; it goes on")
+    assert client.status(run_id).status == "queued"
