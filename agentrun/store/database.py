@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -79,6 +80,7 @@ class Database:
             conninfo(self.url, name=self._name),
             kwargs={"autocommit": True, "row_factory": dict_row},
             configure=adapt,
+            check=_check,
             min_size=1,
             max_size=self._max,
             reconnect_timeout=0,
@@ -95,3 +97,11 @@ class Database:
             raise ConfigurationError(
                 f"the database of AGENTRUN_DATABASE_URL cannot be reached: {str(error).splitlines()[0]}"
             ) from None
+
+
+def _check(connection: Connection[type_of_row]) -> None:
+    """Replace what a restarted server left behind, at no cost: its closed socket is seen without asking it."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        connection.execute("")
