@@ -1,0 +1,53 @@
+"""Executes the queued runs of a test's database inside this process, so that `client.wait` in a page comes back."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.segment import run_segment
+from agentrun.runtime.upkeep import Sweep
+
+DUE = "SELECT id FROM agentrun.runs WHERE status = 'queued' AND due_at <= now()"
+
+
+class Serving:
+    """From `with` to its end. Wakes are not asked for: the row is the truth."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="docs worker", daemon=True)
+        self._segments: dict[UUID, Future[Any]] = {}
+
+    def __enter__(self) -> Serving:
+        self._engine.announce()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        with psycopg.connect(self._engine.settings.require_database(), autocommit=True) as connection:
+            turns = 0
+            while not self._closing.wait(0.02):
+                for (run_id,) in connection.execute(DUE).fetchall():
+                    self._wake(run_id)
+                turns += 1
+                if turns % 50 == 0:
+                    self._sweep()
+
+    def _wake(self, run_id: UUID) -> None:
+        executing = self._segments.get(run_id)
+        if executing is None or executing.done():
+            self._segments[run_id] = self._engine.submit(run_segment(self._engine, run_id))
+
+    def _sweep(self) -> None:
+        Sweep(self._engine.settings, self._engine.database, self._engine.publisher, by="sweep:docs").run()

@@ -1,0 +1,106 @@
+"""Every code block of the documentation runs, or says why it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+
+import pytest
+from typer.testing import CliRunner
+
+from agentrun.cli import app
+from tests.docs.pages import FIRST_RUNS, KNOWN, Block, blocks_of, name_of, pages
+from tests.docs.sessions import commands_of, missing
+
+LANGUAGES = {"python", "console", "text", "mermaid", "sql", "json", "ini", "toml", "yaml", "dotenv"}
+RUNNABLE = ("python", "console")
+PAGES_WITH_CODE = [page for page in pages() if any(block.runs for block in blocks_of(page, *RUNNABLE))]
+
+
+def test_every_block_names_its_language_and_is_marked_as_the_tests_understand() -> None:
+    for page in pages():
+        for block in blocks_of(page):
+            assert block.language in LANGUAGES, f"{block.where}: {block.language!r} is no language of ours"
+            assert block.said.keys() <= KNOWN, f"{block.where}: {block.said}"
+
+
+def test_what_is_not_run_says_why(record_property: pytest.RecordProperty) -> None:
+    left_out = [block for page in pages() for block in blocks_of(page, *RUNNABLE) if not block.runs]
+    for block in left_out:
+        assert len(block.said["not-run"]) > 10, f"{block.where} has to say why it is not run"
+        record_property(block.where, block.said["not-run"])
+        print(f"{block.where} is not run: {block.said['not-run']}")
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
+def test_the_blocks_of_a_page_run(
+    page: Path,
+    as_a_reader: Path,
+    served: object,
+    close_clients: Callable[[dict[str, Any]], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with _module(f"docs_{page.stem.replace('-', '_')}") as module:
+        close_clients(module.__dict__)
+        printed = ""
+        for block in blocks_of(page, *RUNNABLE, "text"):
+            if not block.runs:
+                continue
+            if "file" in block.said:
+                (as_a_reader / block.said["file"]).write_text(block.text)
+                printed = ""
+            elif block.language == "python":
+                printed = _execute(block, module)
+            elif block.language == "text" and printed:
+                assert missing(block.text.splitlines(), printed) is None, f"{block.where} is not what is printed: {printed}"
+                printed = ""
+            elif block.language == "console" and name_of(page) not in FIRST_RUNS:
+                _command(block, module, monkeypatch)
+                printed = ""
+
+
+@contextlib.contextmanager
+def _module(name: str) -> Iterator[ModuleType]:
+    """The blocks of a page are one module."""
+    module = ModuleType(name)
+    sys.modules[name] = module
+    try:
+        yield module
+    finally:
+        del sys.modules[name]
+
+
+def _execute(block: Block, module: ModuleType) -> str:
+    # As many lines as stand above it in the page, so that a traceback names the page's line.
+    code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, module.__dict__)  # noqa: S102
+    return out.getvalue()
+
+
+def _command(block: Block, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`agentrun` commands, inside this process. `$RUN` is the page's `run_id`."""
+    for name, value in module.__dict__.items():
+        if isinstance(value, UUID):
+            monkeypatch.setenv("RUN" if name == "run_id" else name.upper(), str(value))
+    for command in commands_of(block.text):
+        program, *arguments = _words(command.text)
+        assert program == "agentrun", f"{block.where}: only agentrun's own commands run here, not {program}"
+        result = CliRunner().invoke(app, arguments)
+        lost = missing(command.expected, result.output)
+        assert lost is None, f"{block.where}: `{command.text}` does not print {lost!r}, but:\n{result.output}"
+        assert result.exit_code == 0 or command.expected, f"{block.where}: {result.output}"
+
+
+def _words(command: str) -> list[str]:
+    import shlex
+
+    return shlex.split(re.sub(r"\$(\w+)", lambda name: os.environ[name[1]], command))

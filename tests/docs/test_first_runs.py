@@ -1,0 +1,69 @@
+"""The first runs, as they are printed: real servers, a real worker, and a real SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import FIRST_RUNS, ROOT, Block, blocks_of
+from tests.docs.sessions import Shell, commands_of, missing
+
+SHORT: Mapping[str, str] = {"AGENTRUN_LEASE_SECONDS": "4", "AGENTRUN_SWEEP_SECONDS": "1"}
+"""The defaults would make the test wait for half a minute; nothing else differs from what the page says."""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Iterator[Path]:
+    """What a reader has after the clone, as far as the pages use it."""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    activate = f'export PATH="{Path(sys.executable).parent}:$PATH"\n'
+    (tmp_path / ".venv" / "bin" / "activate").write_text(activate)
+    for name in ("tasks", "beat_schedule.py", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    yield tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("page", FIRST_RUNS)
+def test_a_first_run_works_as_it_is_printed(page: str, checkout: Path) -> None:
+    env = {**SHORT, "AGENTRUN_STATE_DIR": str(checkout / "state"), "COLUMNS": "200"}
+    with ExitStack() as undo:
+        terminals: dict[str, Shell] = {}
+        for block in blocks_of(ROOT / page, "python", "console"):
+            if "file" in block.said:
+                (checkout / block.said["file"]).write_text(block.text)
+            elif block.language == "console" and block.runs:
+                name = block.said.get("terminal", "")
+                if name not in terminals:
+                    terminals[name] = Shell(checkout, env)
+                    undo.callback(terminals[name].close)
+                _typed(block, terminals[name], stays=bool(name))
+
+
+def _typed(block: Block, shell: Shell, *, stays: bool) -> None:
+    for command in commands_of(block.text):
+        if stays and command.expected:
+            shell.type(command.text)
+            shell.wait_for(command.expected, 60)
+            continue
+        printed = shell.run(command.text, 60)
+        lost = missing(command.expected, printed)
+        assert lost is None, f"{block.where}: `{command.text}` does not print {lost!r}, but:\n{printed}"
+
+
+def test_the_session_tests_can_fail(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, os.environ)
+    try:
+        assert missing(["hello … again"], shell.run("echo hello, once again", 10)) is None
+        assert missing(["good … bye"], shell.run("echo hello", 10)) == "good … bye"
+        with pytest.raises(AssertionError, match="ended with 1"):
+            shell.run("false", 10)
+    finally:
+        shell.close()
