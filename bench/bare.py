@@ -1,0 +1,29 @@
+"""Bare Celery, as it comes: no result backend, everything else at its defaults. `celery -A bench.bare worker`."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+from bench.ticks import tick
+
+NOOP = "bench.bare.noop"
+QUEUE = "bench.bare"
+
+
+def make_app(broker_url: str | None) -> Celery:
+    """The application of the worker and of the producer that it is measured with."""
+    app = Celery("bench.bare", broker=broker_url, set_as_current=False)
+    app.conf.update(task_ignore_result=True, task_default_queue=QUEUE, broker_connection_retry_on_startup=True)
+    return app
+
+
+app = make_app(os.environ.get("AGENTRUN_BENCH_BROKER_URL"))
+
+
+@app.task(name=NOOP)
+def noop(number: int) -> int:
+    """Notes when it ran: there is no row to tell."""
+    tick()
+    return number

@@ -1,0 +1,120 @@
+"""What it costs when nothing happens: a fleet without work, and the sweep over a large history and backlog."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from agentrun.broker import CeleryPublisher
+from agentrun.runtime.upkeep import Sweep
+from agentrun.store import sweeping
+from agentrun.store.database import Database
+from bench.common import FULL, Bench
+from bench.measure import OURS, Row, at_most, measures, median
+from bench.nodes import BenchError
+from bench.statements import counted
+
+_FLEET = 10
+_QUEUED = 100_000
+_SWEEPS = 10
+WITHOUT_HISTORY = "no history"
+
+
+@measures("fleet", Row("fleet", f"statements of an idle fleet of {_FLEET} workers and beat", "/s", at_most(5)))
+def fleet(bench: Bench) -> None:
+    """A multiple of the heartbeat's and the sweep's pauses."""
+    seconds = bench.size(35, 14)
+    with bench.workers(_FLEET, pool=10, queues=("agentrun", "agentrun.system")), bench.beat():
+        time.sleep(bench.size(10, 3))
+        for _ in bench.rounds():
+            with counted(bench) as statements:
+                time.sleep(seconds)
+            bench.samples.add("fleet", OURS, statements.total() / seconds)
+            bench.notes["fleet"] = {" ".join(who): count for who, count in statements.most_common()}
+
+
+@measures(
+    "sweep",
+    Row("sweep", f"a sweep, with {_QUEUED:,} queued runs", "ms", at_most(50), WITHOUT_HISTORY),
+    Row("sweep_scans", "sequential scans in the sweep's plans", "", at_most(0)),
+    Row("sweep_wakes", "wakes sent although every queued run has its message", "", at_most(0)),
+)
+def sweep(bench: Bench) -> None:
+    """With and without finished runs (--history); the backlog has its messages in the broker."""
+    for side, finished in ((WITHOUT_HISTORY, 0), (OURS, bench.history)):
+        bench.clear()
+        _fill(bench, "queued", bench.size(_QUEUED, 10_000))
+        _fill(bench, "completed", finished)
+        bench.database.execute("VACUUM ANALYZE agentrun.runs")
+        for _ in range(bench.rounds_wanted):
+            seconds, woken = _sweeps(bench)
+            bench.samples.add("sweep", side, 1000 * seconds)
+            if side == OURS:
+                bench.samples.add("sweep_wakes", OURS, woken)
+                bench.samples.add("sweep_scans", OURS, _sequential_scans(bench))
+    bench.notes["history"] = bench.history
+
+
+_ROW = sql.SQL("""
+    INSERT INTO agentrun.runs (id, namespace, kind, status, queue, request, due_at, reason, finished_at, started_at)
+    SELECT gen_random_uuid(), 'default', 'bench.noop', {status}, {queue}, '1', {due}, {reason}, {ended}, {ended}
+    FROM generate_series(1, {count})
+""")
+
+
+def _fill(bench: Bench, status: str, count: int) -> None:
+    """Rows as enqueue or settle leaves them; a queued run with its message."""
+    queued = status == "queued"
+    now, nothing = sql.SQL("now() - interval '1 hour'"), sql.SQL("NULL")
+    values = {
+        "due": now if queued else nothing,
+        "ended": nothing if queued else now,
+        "reason": nothing if queued else sql.Literal("completed"),
+    }
+    for start in range(0, count, 500_000):
+        part = sql.Literal(min(500_000, count - start))
+        bench.database.execute(_ROW.format(status=sql.Literal(status), queue=sql.Literal(FULL), count=part, **values))
+    for start in range(0, count if queued else 0, 10_000):
+        bench.redis.rpush(FULL, *["a message"] * min(10_000, count - start))
+
+
+def _sweeps(bench: Bench) -> tuple[float, int]:
+    settings = bench.settings()
+    database, publisher = Database(settings.require_database()), CeleryPublisher(settings)
+    times: list[float] = []
+    try:
+        publisher.depth(FULL)
+        for _ in range(_SWEEPS):
+            began = time.monotonic()
+            found = Sweep(settings, database, publisher, by="bench").run()
+            times.append(time.monotonic() - began)
+            if found.woken:
+                return median(times), found.woken
+        return median(times), 0
+    finally:
+        publisher.close()
+        database.close()
+
+
+def _sequential_scans(bench: Bench) -> int:
+    questions = (sweeping.EXPIRED, sweeping.DEADLINES, sweeping.QUEUES, sweeping.DUE_COUNT, sweeping.DUE)
+    parameters = {"namespace": "default", "queue": FULL, "limit": 100, "grace": 1.0}
+    scans: Counter[str] = Counter()
+    with psycopg.connect(bench.servers.database_url, autocommit=True, application_name="bench") as connection:
+        for question in questions:
+            used = {name: parameters[name] for name in question.names}
+            row = connection.execute(f"EXPLAIN (FORMAT JSON) {question.sql}", used).fetchone()  # pyright: ignore[reportArgumentType]
+            if row is None:
+                raise BenchError(f"no plan for {question.name}")
+            scans.update(_scans(row[0][0]["Plan"]))
+    bench.notes["sweep scans"] = dict(scans)
+    return sum(count for name, count in scans.items() if name.startswith("Seq Scan"))
+
+
+def _scans(plan: dict[str, Any]) -> list[str]:
+    here = [f"{plan['Node Type']} on {plan['Relation Name']}"] if "Relation Name" in plan else []
+    return here + [name for part in plan.get("Plans", ()) for name in _scans(part)]

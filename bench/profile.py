@@ -1,0 +1,89 @@
+"""Where a worker's time goes: its workload in this process, without Celery, under cProfile; then what it asked of SQL.
+
+The profile slows everything down about twofold, so the rate is taken from a pass without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import pstats
+import threading
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from rich.console import Console
+
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.segment import run_segment
+from bench.common import FULL, Bench
+from bench.statements import counted
+
+WORKLOADS: dict[str, tuple[str, int, int]] = {
+    "noop": ("bench.noop", 1, 2000),
+    "ten": ("bench.steps", 10, 1000),
+    "hundred": ("bench.steps", 100, 200),
+    "writes": ("bench.writes", 10, 500),
+}
+"""By name: the kind, its request, how many runs."""
+
+
+def profile(bench: Bench, name: str, *, runs: int | None, in_flight: int, lines: int) -> None:
+    """Print runs per second, the functions with the most time of their own, and statements per run."""
+    kind, request, usual = WORKLOADS[name]
+    count = runs or bench.size(usual, usual // 10)
+    console = Console(width=150)
+    with bench.engine() as engine, bench.client() as client:
+
+        def passed() -> float:
+            bench.clear()
+            ids = client.enqueue_many(kind, [request] * count, queue=FULL)
+            began = time.monotonic()
+            engine.submit(_all(engine, ids, in_flight)).result()
+            seconds = time.monotonic() - began
+            bench.finish_times(count)
+            return seconds
+
+        passed()
+        batches, writes, seconds = engine.writer.batches, engine.writer.writes, passed()
+        batches, writes = engine.writer.batches - batches, engine.writer.writes - writes
+        console.print(f"{name}: {count / seconds:,.0f} runs/s with {in_flight} in flight, in process, without Celery")
+        console.print(f"{writes / count:.1f} journal writes a run, {writes / max(batches, 1):.1f} writes a commit")
+        _print_profile(_profiled(engine, passed), lines)
+        with counted(bench) as statements:
+            passed()
+    for (who, statement), number in statements.most_common(12):
+        console.print(f"{number / count:8.2f} a run  {who}: {statement}", highlight=False)
+
+
+async def _all(engine: Engine, ids: list[UUID], in_flight: int) -> None:
+    slots = asyncio.Semaphore(in_flight)
+
+    async def one(run_id: UUID) -> None:
+        async with slots:
+            await run_segment(engine, run_id)
+
+    await asyncio.gather(*(one(run_id) for run_id in ids))
+
+
+def _profiled(engine: Engine, work: Callable[[], object]) -> cProfile.Profile:
+    """A profile of the loop's thread: there bodies run and batches are sent."""
+    profiler = cProfile.Profile()
+    _on_loop(engine, profiler.enable)
+    try:
+        work()
+    finally:
+        _on_loop(engine, profiler.disable)
+    return profiler
+
+
+def _on_loop(engine: Engine, call: Callable[[], object]) -> None:
+    done = threading.Event()
+    engine.loop.call_soon_threadsafe(lambda: (call(), done.set()))
+    done.wait()
+
+
+def _print_profile(profiler: cProfile.Profile, lines: int) -> None:
+    stats = pstats.Stats(profiler)
+    stats.strip_dirs().sort_stats("tottime").print_stats(lines)

@@ -1,0 +1,83 @@
+"""Which statements reach PostgreSQL, and how many: counted in its log, by our own names for them.
+
+The embedded server comes without pg_stat_statements; its log tells the same, exactly, and costs nothing when it is off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pkgutil
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+
+import psycopg
+from psycopg import sql
+
+import agentrun.store
+from agentrun.store.sql import Statement
+from bench.common import Bench
+
+_ENTRY = re.compile(r"^@([^@]*)@ (LOG|DETAIL|ERROR|WARNING|HINT|CONTEXT|STATEMENT|FATAL):\s+(.*)$")
+_SENT = re.compile(r"^(?:execute [^:]*|statement): (.*)$", re.DOTALL)
+
+
+@contextlib.contextmanager
+def counted(bench: Bench) -> Iterator[Counter[tuple[str, str]]]:
+    """Fill the counter, at the end, with (connection's name, statement's name) of what was sent meanwhile."""
+    counts: Counter[tuple[str, str]] = Counter()
+    _log(bench, "all")
+    log = bench.servers.postgres.log
+    start = log.stat().st_size
+    try:
+        yield counts
+        with log.open("rb") as file:
+            file.seek(start)
+            counts.update(_read(file.read().decode(errors="replace")))
+    finally:
+        _log(bench, "none")
+
+
+def _read(text: str) -> list[tuple[str, str]]:
+    entries: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        entry = _ENTRY.match(line)
+        if entry:
+            entries.append((entry[1], entry[3] if entry[2] == "LOG" else ""))
+        elif entries:
+            who, said = entries[-1]
+            entries[-1] = (who, f"{said}\n{line}")
+    sent = [(who, _SENT.match(said)) for who, said in entries if who.startswith("agentrun")]
+    return [(who, _name(match[1])) for who, match in sent if match]
+
+
+def _name(text: str) -> str:
+    plain = _shape(text)
+    return _known().get(plain) or plain[:60]
+
+
+def _shape(text: str) -> str:
+    """Without blanks' and parameters' own ways: `$1` and `%(name)s` are the same."""
+    return " ".join(re.sub(r"\$\d+|%\(\w+\)s", "?", text).replace("%%", "%").split())
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[str, str]:
+    known: dict[str, str] = {}
+    for module in pkgutil.iter_modules(agentrun.store.__path__, "agentrun.store."):
+        for value in vars(importlib.import_module(module.name)).values():
+            several = value.values() if isinstance(value, dict) else [value]
+            known |= {_shape(each.sql): each.name for each in several if isinstance(each, Statement)}
+    return known
+
+
+def _log(bench: Bench, what: str) -> None:
+    """For sessions that are open as well; they hear of it before their next statement."""
+    bench.database.execute(sql.SQL("ALTER SYSTEM SET log_statement = {}").format(sql.Literal(what)))
+    bench.database.execute("SELECT pg_reload_conf()")
+    with psycopg.connect(bench.servers.database_url, autocommit=True, application_name="bench") as other:
+        while other.execute("SHOW log_statement").fetchone() != (what,):
+            time.sleep(0.01)

@@ -1,0 +1,86 @@
+"""Many runs that wait, as agents wait for models, in one worker process: memory, leases, and what others still get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentrun import Client
+from bench.common import WARM, Bench
+from bench.measure import OURS, Row, at_least, at_least_times, at_most, measures, pace
+from bench.nodes import BenchError, Node
+
+_FEWER, _MORE = 1000, 2000
+_LEASE, _HEARTBEAT = 30.0, 7.0
+ALONE = "without them"
+
+
+@measures(
+    "waiting",
+    Row("waiting", f"{_FEWER:,} bodies that await 5 s: from enqueue to the last end", "s", at_most(10)),
+    Row("waiting_memory", f"memory of their worker process, {_FEWER:,} waiting", "MB", at_most(400)),
+)
+def waiting(bench: Bench) -> None:
+    for _ in bench.rounds():
+        with bench.workers(pool=_FEWER) as nodes, bench.client() as client:
+            client.enqueue_many("bench.wait", [5.0] * _FEWER, queue=WARM)
+            memory = _watched(bench, nodes)
+            bench.finish_times(_FEWER)
+            bench.samples.add("waiting", OURS, bench.value(_SPAN))
+            bench.samples.add("waiting_memory", OURS, max(memory))
+
+
+@measures(
+    "crowd",
+    Row("crowd_memory", f"memory of a worker process, {_MORE:,} waiting", "MB", at_most(600)),
+    Row("crowd_lease", f"shortest lease seen, {_MORE:,} waiting", "s", at_least(_LEASE - _HEARTBEAT - 1)),
+    Row("crowd_steps", f"steps beside {_MORE:,} waiting, 10 a run", "/s", at_least_times(0.9), ALONE),
+)
+def crowd(bench: Bench) -> None:
+    """A heartbeat is late where a lease has less left than it can have between two of them."""
+    runs = bench.size(600, 200)
+    for _ in bench.rounds():
+        with bench.workers(pool=_MORE + 100) as nodes, bench.client() as client:
+            _steps(bench, client, nodes, runs // 2)
+            bench.samples.add("crowd_steps", ALONE, _steps(bench, client, nodes, runs))
+            client.enqueue_many("bench.wait", [30.0] * _MORE, queue=WARM)
+            bench.until(lambda: bench.value(_WAITING) == _MORE, nodes)
+            bench.samples.add("crowd_steps", OURS, _steps(bench, client, nodes, runs))
+            if bench.value(_WAITING) != _MORE:
+                raise BenchError("the crowd left before the steps were measured")
+            leases: list[float] = []
+            memory = _watched(bench, nodes, leases)
+            bench.samples.add("crowd_memory", OURS, max(memory))
+            bench.samples.add("crowd_lease", OURS, min(leases))
+
+
+_SPAN = "SELECT extract(epoch FROM max(finished_at) - min(created_at))::float8 FROM agentrun.runs"
+_WAITING = "SELECT count(*) FROM agentrun.runs WHERE status = 'running' AND kind = 'bench.wait'"
+_SHORTEST = (
+    "SELECT extract(epoch FROM min(lease_expires_at) - now())::float8 FROM agentrun.runs WHERE status = 'running'"
+)
+_STEPS_OPEN = "SELECT EXISTS (SELECT FROM agentrun.runs WHERE status IN ('queued', 'running') AND kind = 'bench.steps')"
+_STEP_TIMES = """
+    SELECT extract(epoch FROM steps.finished_at)::float8 FROM agentrun.steps JOIN agentrun.runs ON runs.id = run_id
+    WHERE runs.id = ANY(%(ids)s) ORDER BY 1
+"""
+
+
+def _watched(bench: Bench, nodes: Sequence[Node], leases: list[float] | None = None) -> list[float]:
+    """The worker's memory until all runs have ended; where asked, the shortest lease at each look as well."""
+    memory: list[float] = []
+
+    def look() -> bool:
+        memory.append(nodes[0].memory())
+        shortest = bench.value(_SHORTEST) if leases is not None else None
+        if leases is not None and shortest is not None:
+            leases.append(shortest)
+        return bench.ended()
+
+    bench.until(look, nodes, every=0.2)
+    return memory
+
+
+def _steps(bench: Bench, client: Client, nodes: Sequence[Node], runs: int) -> float:
+    ids = client.enqueue_many("bench.steps", [10] * runs, queue=WARM)
+    bench.until(lambda: not bench.value(_STEPS_OPEN), nodes)
+    return pace(bench.column(_STEP_TIMES, {"ids": ids}))
