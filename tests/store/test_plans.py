@@ -1,0 +1,171 @@
+"""The sweep's questions cost the same whatever lies in the tables: index scans only, a few pages each.
+
+100,000 queued runs and a million finished ones, in both kinds of plan: PostgreSQL makes plans for the parameters at
+hand, and after five executions of a prepared statement possibly one for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from agentrun.runtime.upkeep import Sweep
+from agentrun.settings import Settings
+from agentrun.store import reads, sweeping
+from agentrun.store.database import Database
+from agentrun.store.sql import Statement
+from agentrun.testing import RecordingPublisher
+from agentrun.testing.rows import Rows
+from agentrun.testing.servers import Servers
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+FINISHED, QUEUED, RUNNING, QUEUE = 1_000_000, 100_000, 1_000, "agentrun"
+
+# Indexes are built several times faster than they are filled row by row.
+FILL = """
+SET maintenance_work_mem = '256MB';
+BEGIN;
+TRUNCATE agentrun.runs CASCADE;
+ALTER TABLE agentrun.runs DROP CONSTRAINT runs_pkey CASCADE;
+DROP INDEX agentrun.runs_created;
+INSERT INTO agentrun.runs
+       (id, namespace, kind, status, reason, request, result, queue, epoch, created_at, finished_at)
+SELECT ('0' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k', 'completed', 'completed', '1', '1', 'agentrun', 1,
+       now() - n * interval '1 s', now()
+FROM generate_series(1, {finished}) AS n;
+INSERT INTO agentrun.runs (id, namespace, kind, status, request, queue, due_at)
+SELECT ('1' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k', 'queued', '1',
+       CASE WHEN n % 50 = 0 THEN 'other' ELSE 'agentrun' END, now() - ({queued} - n) * interval '10 ms'
+FROM generate_series(1, {queued}) AS n;
+INSERT INTO agentrun.runs
+       (id, namespace, kind, status, request, queue, epoch, claimed_by, lease_expires_at, deadline_at)
+SELECT ('2' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k', 'running', '1', 'agentrun', 1, 'worker:test:1',
+       now() + interval '1 hour', now() + interval '1 day'
+FROM generate_series(1, {running}) AS n;
+INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, started_seq)
+SELECT id, '#1', 'write', 'pay', 'non_idempotent_write', 'started', 1, 1 FROM agentrun.runs WHERE status = 'running';
+ALTER TABLE agentrun.runs ADD CONSTRAINT runs_pkey PRIMARY KEY (id);
+CREATE INDEX runs_created ON agentrun.runs (namespace, created_at, id);
+COMMIT;
+ANALYZE agentrun.runs, agentrun.steps, agentrun.moves;
+"""
+
+QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
+    (sweeping.EXPIRED, {"namespace": "default", "limit": 100}, {"runs_running"}, 200),
+    (sweeping.QUEUES, {"namespace": "default"}, {"runs_due"}, 200),
+    (sweeping.DUE_COUNT, {"namespace": "default", "queue": QUEUE, "limit": 1100}, {"runs_due"}, 1500),
+    (sweeping.DUE, {"namespace": "default", "queue": QUEUE, "limit": 100, "grace": 1.0}, {"runs_due"}, 400),
+    (sweeping.DEADLINES, {"namespace": "default", "limit": 100}, {"runs_deadline"}, 100),
+    (sweeping.IN_FLIGHT, {}, {"steps_in_flight"}, 20),
+    (reads.FACTS, {"epoch": 1}, {"runs_pkey", "steps_in_flight"}, 20),
+]
+"""Statement, parameters, the indexes that it must use, and how many pages it may touch."""
+
+
+@pytest.fixture(scope="module")
+def full(shared_servers: Servers) -> Iterator[Database]:
+    url = shared_servers.create_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(FILL.format(finished=FINISHED, queued=QUEUED, running=RUNNING))  # type: ignore[arg-type]
+    with contextlib.closing(Database(url, name="agentrun test")) as database:
+        yield database
+    shared_servers.drop_database(url)
+
+
+def explained(database: Database, statement: Statement, params: dict[str, Any], *, generic: bool) -> dict[str, Any]:
+    """The plan as a worker's prepared statement gets it, executed once."""
+    order: list[str] = []
+
+    def numbered(match: re.Match[str]) -> str:
+        if match[1] not in order:
+            order.append(match[1])
+        return f"${order.index(match[1]) + 1}"
+
+    text = re.sub(r"%\((\w+)\)s", numbered, statement.sql).replace("%%", "%")
+    with database.transaction() as connection:
+        connection.execute(
+            sql.SQL("SET LOCAL plan_cache_mode = {}").format(f"force_{'generic' if generic else 'custom'}_plan")
+        )
+        connection.execute(sql.SQL("PREPARE asked AS {}").format(sql.SQL(text)))
+        values = sql.SQL(", ").join(sql.Literal(params[name]) for name in order)
+        answer = connection.execute(
+            sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked({})").format(values)
+        ).fetchone()
+        connection.execute("DEALLOCATE asked")
+    assert answer is not None
+    plan = answer["QUERY PLAN"]
+    return (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", []):
+        yield from nodes(below)
+
+
+def some_running(database: Database) -> dict[str, Any]:
+    with database.connection() as connection:
+        row = connection.execute("SELECT id AS run_id FROM agentrun.runs WHERE status = 'running' LIMIT 1").fetchone()
+    assert row is not None
+    return row
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom plan", "generic plan"])
+@pytest.mark.parametrize(
+    ("statement", "params", "indexes", "pages"), QUESTIONS, ids=[question[0].name for question in QUESTIONS]
+)
+def test_the_sweeps_questions_use_their_indexes(
+    full: Database, statement: Statement, params: dict[str, Any], indexes: set[str], pages: int, generic: bool
+) -> None:
+    plan = explained(full, statement, params | some_running(full), generic=generic)
+    found = list(nodes(plan))
+    assert not [node for node in found if node["Node Type"] == "Seq Scan" and "Relation Name" in node], plan
+    assert indexes <= {node["Index Name"] for node in found if "Index Name" in node}, plan
+    touched = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert touched <= pages, plan
+
+
+def test_every_question_of_the_sweep_is_asked_here() -> None:
+    """But for the ones on tables with a row per namespace or process."""
+    small = {"swept", "process_seen", "process_gone"}
+    asked = {statement.name for statement, *_ in QUESTIONS}
+    there = {each.name for each in vars(sweeping).values() if isinstance(each, Statement)}
+    assert there <= asked | small
+
+
+def test_a_backlog_whose_messages_are_in_the_broker_makes_no_sweep_send_anything(full: Database) -> None:
+    """Ten sweeps over 100,000 queued runs with their messages in the broker, beside a million finished ones."""
+    publisher = RecordingPublisher()
+    publisher.depths = {QUEUE: QUEUED, "other": QUEUED}
+    settings = Settings(database_url=full.url, broker_url="redis://localhost")
+    began = time.monotonic()
+    for _ in range(10):
+        assert Sweep(settings, full, publisher, by="sweep:test").run().woken == 0
+    assert publisher.wakes == []
+    assert time.monotonic() - began < 5, "a sweep's time depends on nothing but its batch"
+
+
+def test_a_sweep_sends_as_many_wakes_as_messages_are_missing(full: Database) -> None:
+    due = QUEUED - QUEUED // 50
+    publisher = RecordingPublisher()
+    publisher.depths = {QUEUE: due - 7, "other": QUEUED}
+    settings = Settings(database_url=full.url, broker_url="redis://localhost", sweep_batch=100)
+    assert Sweep(settings, full, publisher, by="sweep:test").run().woken == 7
+    assert {wake.queue for wake in publisher.wakes} == {QUEUE}
+
+
+def test_claiming_and_renewing_cost_the_same_beside_a_million_finished_runs(full: Database) -> None:
+    rows = Rows(full)
+    began = time.monotonic()
+    for _ in range(50):
+        rows.running()
+    assert time.monotonic() - began < 2
