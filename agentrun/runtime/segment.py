@@ -59,7 +59,7 @@ async def run_segment(engine: Engine, run_id: UUID, segment: Segment = Segment.W
     owner = engine.owner(segment)
     claimed = await _claim(engine, run_id, owner)
     if claimed is None:
-        return await _why_not(engine, run_id)
+        return _unclaimed(await _why_not(engine, run_id))
     return await run_claimed(engine, claimed, owner, asked_at)
 
 
@@ -96,6 +96,12 @@ async def _claim(engine: Engine, run_id: UUID, owner: str) -> Mapping[str, Any] 
     write = Write(transitions.CLAIM_RUN, params, landed=CLAIM_LANDED, landed_params={"claim": token})
     rows = await engine.writer.write(write)
     return rows[0] if rows else None
+
+
+def _unclaimed(report: Report) -> Report:
+    level = logging.WARNING if report.outcome == "unknown" else logging.INFO
+    log.log(level, "a wake for run %s changed nothing: it is %s", report.run_id, report.outcome)
+    return report
 
 
 async def _why_not(engine: Engine, run_id: UUID) -> Report:
