@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -56,6 +57,7 @@ class Engine:
         self.draining = False
         self.executing: dict[UUID, Executing] = {}
         self._on_overdue = on_overdue
+        self._since = time.monotonic()
         self.threads = ThreadPoolExecutor(settings.worker_threads, thread_name_prefix="agentrun body")
         self.writer = Writer(database.url)
         self.heartbeat = Heartbeat(
@@ -140,5 +142,7 @@ class Engine:
         }
         row = connection.execute(PROCESS_SEEN.sql, params).fetchone()
         age = row["sweep_age"] if row is not None else None
-        if self._on_overdue is not None and age is not None and float(age) > 3 * self.settings.sweep_seconds:
+        # Where nobody has ever swept, beat may be starting just now: it gets as long as after any other sweep.
+        seconds = time.monotonic() - self._since if age is None else float(age)
+        if self._on_overdue is not None and seconds > 3 * self.settings.sweep_seconds:
             self._on_overdue()
