@@ -5,7 +5,9 @@ These reads only choose candidates; the moves that follow re-check everything in
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Double, Integer, Text, and_, delete, func, literal_column, select
+from typing import Any
+
+from sqlalchemy import Boolean, Double, Integer, Select, Text, and_, delete, func, literal_column, select
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
 
 from agentrun.core.words import Effect, Status, StepStatus
@@ -35,7 +37,13 @@ def _expired() -> Statement:
         *_WAKE[1:],
     )
     stale = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.RUNNING), runs.c.lease_expires_at < now())
-    return compiled("expired", select(*facts).where(stale).order_by(runs.c.lease_expires_at).limit(LIMIT))
+    return compiled("expired", _unlocked(select(*facts).where(stale).order_by(runs.c.lease_expires_at).limit(LIMIT)))
+
+
+def _unlocked(candidates: Select[Any]) -> Select[Any]:
+    """Rows that somebody has locked are left for the next sweep: an owner that froze inside a transaction, or lost its
+    network there, would otherwise hold up everybody's sweeps for as long as its connection lives."""
+    return candidates.with_for_update(key_share=True, skip_locked=True, of=runs)
 
 
 def _in_flight() -> Statement:
@@ -77,7 +85,7 @@ def _deadlines() -> Statement:
         runs.c.deadline_at < now(),
         runs.c.status.in_([word(Status.QUEUED), word(Status.WAITING)]),
     )
-    return compiled("deadlines", select(runs.c.id).where(passed).order_by(runs.c.deadline_at).limit(LIMIT))
+    return compiled("deadlines", _unlocked(select(runs.c.id).where(passed).order_by(runs.c.deadline_at).limit(LIMIT)))
 
 
 def _swept() -> Statement:
