@@ -34,7 +34,7 @@ while read -r sign group; do
         rest=; for each in $groups; do [ "$each" = "$group" ] || rest="$rest $each"; done; groups=$rest
     fi
 done
-for each in $groups; do kill -KILL -- "-$each"; done
+for each in $groups; do kill -s KILL -- "-$each"; done
 """
 
 
