@@ -95,7 +95,7 @@ class Rows:
             "delay": 0.0,
         }
         given = usual | params
-        return given | {"epochs": [given["epoch"]]}
+        return given | {"epochs": [given["epoch"]] * len(given["run_ids"])}
 
     def step(self, key: str, **params: Any) -> dict[str, Any]:
         """Parameters of one step, for the journal's statements."""
