@@ -29,7 +29,7 @@ for pid in $pids; do kill -TERM $pid; done
 n=0
 for pid in $pids; do
     while kill -0 $pid && ! grep -qs ') Z' /proc/$pid/stat && [ $n -lt 200 ]; do sleep 0.05; n=$((n + 1)); done
-    kill -KILL -- -$pid
+    kill -s KILL -- -$pid
 done
 """
 

@@ -93,7 +93,7 @@ def test_an_unknown_revision_is_4(cli: Cli) -> None:
         (["render", '{"width": 1}'], "height"),
         (["greet", '"x"', "--delay", "-5"], "delay must be"),
         (["greet", '"x"', "--priority", "10"], "priority must be"),
-        (["greet", '"x"', "--queue", ""], "queue"),
+        (["greet", '"x"', "--queue", "q" * 201], "queue must be"),
         (["greet", '"x"', "--tag", "a\tb"], "tag must be"),
     ],
 )
