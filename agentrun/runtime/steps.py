@@ -174,6 +174,7 @@ class Steps:
         params = self._named(spec, attempt) | ended_with(status, result, error, spent)
         if not await self._written(statement, params, status):
             raise await self._refused()
+        self._remember(spec, params)
         if spent is not None:
             self.spending.add(spent.input_tokens + spent.output_tokens, Decimal(spent.cost or 0))
 
@@ -235,6 +236,12 @@ class Steps:
         params = self._named(spec, attempt) | ended_with(status, result, error, spent) | {"lease": self.default_lease}
         if not await self._written(journal.FINISH, params, status):
             raise LeaseLost
+        self._remember(spec, params)
+
+    def _remember(self, spec: StepSpec, ended: Mapping[str, Any]) -> None:
+        """Whoever asks for the same key again in this segment gets what a replay would get. Positions never repeat."""
+        if "/" in spec.key or not spec.key.startswith("#"):
+            self.recorded[spec.key] = ended
 
     async def _reconciled(self, spec: StepSpec, there: Mapping[str, Any]) -> tuple[Any] | None:
         """Ask outside how an interrupted write ended. None: nothing happened, it may start afresh."""
