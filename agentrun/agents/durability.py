@@ -11,20 +11,21 @@ from typing import Any, TypeVar
 
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
-from pydantic_ai.capabilities import WrapRunHandler
+from pydantic_ai.capabilities import WrapRunHandler, WrapToolExecuteHandler
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
     DurabilityEngineSpec,
     conversation_id_from_run_id,
 )
+from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import RunContext
+from pydantic_ai.tools import RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset
 
 from agentrun.agents.backend import StepBackend, started_at
-from agentrun.agents.scope import SCOPE, scoped
+from agentrun.agents.scope import CALLED, SCOPE, scoped
 from agentrun.agents.toolsets import Journaling
 from agentrun.core.errors import InvalidResult
 
@@ -94,6 +95,22 @@ class AgentrunDurability(BaseDurabilityCapability[DepsT]):
             return await handler()
         with scoped(scope.of_run(ctx.run_id)):
             return await super().wrap_run(ctx, handler=handler)
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[DepsT],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: dict[str, Any],
+        handler: WrapToolExecuteHandler,
+    ) -> Any:
+        """Remember the name by which the model called."""
+        token = CALLED.set(call.tool_name)
+        try:
+            return await handler(args)
+        finally:
+            CALLED.reset(token)
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[DepsT]) -> AbstractToolset[DepsT] | None:
         """Every toolset that executes, journaled."""

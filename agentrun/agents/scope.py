@@ -90,13 +90,18 @@ SCOPE: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("agentrun_a
 """Where agents journal; None outside of runs, and inside steps that are one with all that happens in them."""
 
 
+CALLED: contextvars.ContextVar[str | None] = contextvars.ContextVar("agentrun_called_tool", default=None)
+"""The tool as the model called it: toolsets on the way to its function may know it by another name."""
+
+
 @contextmanager
 def scoped(scope: Scope | None) -> Generator[None]:
     """Agents that run inside this journal into `scope`."""
-    token = SCOPE.set(scope)
+    token, called = SCOPE.set(scope), CALLED.set(None)
     try:
         yield
     finally:
+        CALLED.reset(called)
         SCOPE.reset(token)
 
 

@@ -22,7 +22,7 @@ from pydantic_core import to_json
 
 from agentrun.agents.answers import Answer, loader, stored
 from agentrun.agents.effects import effect_of
-from agentrun.agents.scope import Scope
+from agentrun.agents.scope import CALLED, Scope
 from agentrun.agents.units import Operation, in_unit
 from agentrun.core.codec import digest
 from agentrun.core.errors import BodyError, NotApplied
@@ -60,10 +60,10 @@ class ToolCall:
     operation: Operation
     params: ToolsetCallToolParams
 
-    @property
+    @cached_property
     def name(self) -> str:
-        """As the model calls it."""
-        return self.params.ctx.tool_name or self.params.name
+        """As the model called it."""
+        return CALLED.get() or self.params.name
 
     @cached_property
     def declared(self) -> Declared:
