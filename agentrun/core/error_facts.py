@@ -85,10 +85,12 @@ def words_of(error: BaseException) -> set[str]:
     return {word for word in said if isinstance(word, str)}
 
 
-def errno_of(error: BaseException) -> str | None:
+def refusal_of(error: BaseException) -> str | None:
     """`ECONNREFUSED` and the like, where the operating system's refusal is the error or lies beneath it."""
     for link in _beneath(error):
         number = attribute(link, "errno")
+        if name_of(type(link)) == "socket.gaierror":
+            return "name not resolved"
         if isinstance(link, OSError) and number in errno.errorcode:
             return errno.errorcode[number]
     return None

@@ -50,6 +50,12 @@ def known(error: BaseException) -> Known | None:
     return found or _in_table(error, [of for of in types if of not in special])
 
 
+def is_from_outside(error: BaseException) -> bool:
+    """Whether the error is of a package in the table, or carries an HTTP status: its text may quote what was said."""
+    types = [of for of in type(error).__mro__ if package_of(of) != "builtins"]
+    return status_of(error) is not None or any(name_of(of) in _TABLE or _by_name(of) for of in types)
+
+
 def by_status(status: int) -> FailureClass:
     """The class of an HTTP error status."""
     return SERVER_ERROR if status >= 500 else _STATUSES.get(status, CLIENT_ERROR)
@@ -169,11 +175,9 @@ _TABLE: dict[str, Verdict] = {
     **_each("socket", "gaierror herror", CONNECTION),
     **_each("ssl", "SSLError", CONNECTION),
     **_each("http", "BadStatusLine IncompleteRead", CONNECTION),
-    **_each("urllib", "ContentTooShortError", CONNECTION),
     **_each("urllib", "HTTPError", by_answer),
     **_each("urllib", "URLError", Wraps(UNKNOWN)),
     **_each("asyncio", "IncompleteReadError", CONNECTION),
-    **_each("multiprocessing", "TimeoutError", CONNECTION),
     **_each("subprocess", "TimeoutExpired", CONNECTION),
     **_each("smtplib", "SMTPConnectError SMTPServerDisconnected", CONNECTION),
     **_each("smtplib", "SMTPAuthenticationError", AUTH),
@@ -182,18 +186,17 @@ _TABLE: dict[str, Verdict] = {
     # HTTP clients
     **_each("httpx httpx2 httpcore httpcore2", "NetworkError ProtocolError ProxyError TimeoutException", CONNECTION),
     **_each("httpx httpx2 httpcore httpcore2", "InvalidURL UnsupportedProtocol", CONFIGURATION),
-    **_each("httpx httpx2", "HTTPStatusError", by_answer),
+    **_each("httpx httpx2", "HTTPError HTTPStatusError", by_answer),
     **_each("h11 h2", "RemoteProtocolError ConnectionClosedError", CONNECTION),
     **_each("anyio", "BrokenResourceError ClosedResourceError EndOfStream", CONNECTION),
     **_each("requests", "ChunkedEncodingError ConnectionError Timeout", CONNECTION),
-    **_each("requests", "HTTPError", by_answer),
+    **_each("requests", "HTTPError RequestException", by_answer),
     **_each("requests", "RetryError", SERVER_ERROR),
-    **_each("urllib3", "IncompleteRead ProtocolError ProxyError SSLError TimeoutError", CONNECTION),
-    **_each("urllib3", "ClosedPoolError EmptyPoolError NewConnectionError", CONNECTION),
+    **_each("urllib3", "EmptyPoolError ProtocolError ProxyError SSLError TimeoutError", CONNECTION),
     **_each("urllib3", "MaxRetryError", Wraps(CONNECTION)),
     **_each("urllib3", "ResponseError", SERVER_ERROR),
     **_each("aiohttp", "ClientConnectionError ClientPayloadError", CONNECTION),
-    **_each("aiohttp", "ClientResponseError", by_answer),
+    **_each("aiohttp", "ClientError ClientResponseError", by_answer),
     **_each("websockets", "ConnectionClosed", CONNECTION),
     **_each("purgatory", "OpenedState", CIRCUIT_OPEN),
     **_each("tenacity", "RetryError", Wraps(UNKNOWN)),
@@ -239,7 +242,7 @@ _TABLE: dict[str, Verdict] = {
     **_each("redis valkey", "AuthenticationError AuthorizationError NoPermissionError", AUTH),
     **_each("kombu", "ConnectionLimitExceeded OperationalError", CONNECTION),
     **_each("amqp", "ConnectionForced RecoverableConnectionError", CONNECTION),
-    **_each("celery", "TimeoutError", CONNECTION),
+    **_each("celery multiprocessing", "TimeoutError", CONNECTION),
     **_each("celery", "ImproperlyConfigured", CONFIGURATION),
     # A segment that took too long is a timeout like any other: what it finished is in the journal, the next one
     # starts behind that. Where it is too long every time, the budget of requeues ends it.

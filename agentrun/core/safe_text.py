@@ -7,19 +7,20 @@ to the outside does not, for its text may hold a request, an answer, a URL or a 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from agentrun.core.error_facts import (
-    errno_of,
     host_of,
     inner_of,
     model_of,
     package_of,
+    refusal_of,
     sqlstate_of,
     status_of,
     words_of,
 )
 from agentrun.core.errors import AgentrunError, Fatal, NotApplied, Retryable
-from agentrun.core.known_errors import UNDERSTOOD, Known, known
+from agentrun.core.known_errors import UNDERSTOOD, is_from_outside
 from agentrun.core.words import FailureClass
 
 LONGEST_TEXT = 200
@@ -56,14 +57,13 @@ _SECRETS = (
 
 def safe_text(error: BaseException, failure_class: FailureClass) -> str:
     """One line about `error` that may be stored and shown. Empty where there is nothing to say beside its type."""
-    found = known(error)
     if isinstance(error, NotApplied):
         # A tool's answer to its model, given again at every replay: whole.
         return cut(_text_of(error), LONGEST_ANSWER, keep="\n\t")
     if isinstance(error, AgentrunError) and not isinstance(error, Retryable | Fatal):
         return first_line(error, LONGEST_OWN_TEXT)
-    if found is None or _is_pythons(found) or _may_speak(error, failure_class):
-        return first_line(error, LONGEST_TEXT) or (_PHRASES[failure_class] if failure_class.retryable else "")
+    if not is_from_outside(error) or _may_speak(error, failure_class):
+        return first_line(error, LONGEST_TEXT) or (_phrase(error, failure_class) if failure_class.retryable else "")
     return _composed(error, failure_class)
 
 
@@ -92,13 +92,12 @@ def _text_of(error: BaseException) -> str:
         return ""
 
 
-def _is_pythons(found: Known) -> bool:
-    return found.owner is not None and package_of(found.owner) == "builtins"
-
-
 def _may_speak(error: BaseException, failure_class: FailureClass) -> bool:
-    """What names a missing setting, and the texts that pydantic-ai makes of its own counts."""
-    if failure_class in (FailureClass.CONFIGURATION, FailureClass.CIRCUIT_OPEN) and status_of(error) is None:
+    """What names a missing setting, and the texts that pydantic-ai makes of its own counts.
+
+    Not a circuit breaker: some quote the failure that opened them.
+    """
+    if failure_class is FailureClass.CONFIGURATION and status_of(error) is None:
         return True
     if not any(package_of(of) == "pydantic_ai" for of in type(error).__mro__):
         return False
@@ -107,19 +106,31 @@ def _may_speak(error: BaseException, failure_class: FailureClass) -> bool:
 
 
 def _composed(error: BaseException, failure_class: FailureClass) -> str:
-    """What an error of another package is said to be: by its status, its SQLSTATE, or its class."""
+    """What an error from outside is said to be: by its status, its SQLSTATE, or its class."""
     about = model_of(error) or host_of(error)
-    inner: BaseException | None = error
-    for _ in range(10):
-        if inner is None:
-            break
-        if (status := status_of(inner)) is not None:
-            from_where = f" from {'model ' if model_of(error) else ''}{about}" if about else ""
-            word = min(words_of(inner) & UNDERSTOOD, default=None)
-            return f"HTTP {status}{from_where}{f' ({word})' if word else ''}"
-        if (state := sqlstate_of(inner)) is not None:
+    links = list(_unwrapped(error))
+    for link in links:
+        if (status := status_of(link)) is not None:
+            whence = f" from {'model ' if model_of(error) else ''}{about}" if about else ""
+            word = min(words_of(link) & UNDERSTOOD, default=None)
+            return f"HTTP {status}{whence}{f' ({word})' if word else ''}"
+        if (state := sqlstate_of(link)) is not None:
             return f"SQLSTATE {state}"
-        inner = inner_of(inner)
-    refused = errno_of(error)
-    what = "timed out" if "timeout" in type(error).__name__.lower() else _PHRASES.get(failure_class, "")
-    return what + (f": {about}" if about else "") + (f" ({refused})" if refused else "")
+    refused = refusal_of(error)
+    return _phrase(links[-1], failure_class) + (f": {about}" if about else "") + (f" ({refused})" if refused else "")
+
+
+def _phrase(error: BaseException, failure_class: FailureClass) -> str:
+    if failure_class is FailureClass.CONNECTION and "time" in type(error).__name__.lower():
+        return "timed out"
+    return _PHRASES.get(failure_class, "")
+
+
+def _unwrapped(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it wraps as far as that is from outside too."""
+    link: BaseException | None = error
+    for _ in range(10):
+        if link is None or not is_from_outside(link):
+            return
+        yield link
+        link = inner_of(link)

@@ -141,6 +141,19 @@ def test_which_limit_was_reached_is_told() -> None:
     )
 
 
+def test_a_circuit_breaker_does_not_quote_the_failure_that_opened_it() -> None:
+    breaker = type("CircuitBreakerError", (Exception,), {"__module__": "circuitbreaker"})
+    assert said(breaker(f"open, last failure: {SECRET}")) == "circuit open"
+
+
+def test_a_wrapper_is_described_by_what_it_wraps() -> None:
+    error = type("RetryError", (Exception,), {"__module__": "tenacity"})(SECRET)
+    error.__cause__ = httpx2.ReadTimeout(SECRET)
+    assert said(error) == "timed out"
+    error.__cause__ = ModelHTTPError(503, "m", SECRET)
+    assert said(error) == "HTTP 503"
+
+
 def test_the_operating_systems_word_is_told() -> None:
     error = httpx2.ConnectError(SECRET, request=_request())
     error.__cause__ = ConnectionRefusedError(111, SECRET)
