@@ -139,7 +139,7 @@ class Children:
         child.starts_at = time.monotonic() + pause
         self._forget(child)
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-        self._say(f"the {child.name} ended {how}; it starts again in {pause:g} s")
+        self._say(f"{child.name} ended {how}; it starts again in {pause:g} s")
 
     def _forget(self, child: Child) -> None:
         child.process = None

@@ -112,8 +112,8 @@ def _children(plan: Up, loglevel: str) -> list[Child]:
         Child("beat", (*celery, "beat", "--schedule", schedule, "-l", loglevel), env),
     ]
     if plan.view is not None:
-        # Not on the command line: there everybody could see the password.
-        secret = {f"{FLOWER_PREFIX}PASSWORD": plan.view.password or ""}
+        # Not on the command line: there everybody could see the password. Ours is the one that was announced.
+        secret = {f"{FLOWER_PREFIX}PASSWORD": plan.view.password or "", "FLOWER_BASIC_AUTH": ""}
         where = (f"--conf={CONFIG}", f"--port={plan.view.port}")
         children.append(Child("Flower", (*celery, "flower", *where), env | secret))
     return children
