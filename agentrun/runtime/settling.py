@@ -17,7 +17,7 @@ from agentrun.core.words import EventType, FailureClass, Outcome, Reason, Segmen
 from agentrun.runtime.lease import Lease
 from agentrun.runtime.luck import luck
 from agentrun.store import transitions
-from agentrun.store.reads import FACTS, MOVE_LANDED
+from agentrun.store.reads import FACTS, HELD, MOVE_LANDED
 from agentrun.store.sql import Statement
 from agentrun.store.sweeping import IN_FLIGHT
 from agentrun.store.writer import Write
@@ -82,6 +82,19 @@ async def settle(engine: Engine, claimed: Mapping[str, Any], lease: Lease, endin
     """Match the ending, make the move, and only then send what follows from it."""
     if not lease.begin_ending():
         return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+    report = await _moved_on(engine, claimed, lease, ending)
+    if report.outcome == Outcome.LEASE_LOST and await _cancel_asked(engine, lease):
+        return await _final(engine, claimed, lease, Status.CANCELLED, Reason.CANCELLED)
+    return report
+
+
+async def _cancel_asked(engine: Engine, lease: Lease) -> bool:
+    """A move was refused: is the run still held, and its end asked for? Then nothing else may become of it."""
+    rows = await engine.writer.write(Write(HELD, {"run_id": lease.run_id, "epoch": lease.epoch}))
+    return bool(rows) and rows[0]["cancel_requested"]
+
+
+async def _moved_on(engine: Engine, claimed: Mapping[str, Any], lease: Lease, ending: Ending) -> Report:
     match ending:
         case Finished(result):
             return await _final(engine, claimed, lease, Status.COMPLETED, Reason.COMPLETED, result=result)

@@ -118,19 +118,14 @@ def _fence() -> Statement:
     """Before a write: record it as started, stamp `pending_effect`, renew the lease (ADR-112).
 
     No row: the lease is lost, or a cancel was asked for. A row without `key`: the step may not start (it is in flight
-    since another attempt, or has ended).
+    since another attempt, or has ended), and nothing was changed.
     """
     effect = param("effect", Text)
-    strongest = case((runs.c.pending_effect == word(Effect.NON_IDEMPOTENT_WRITE), runs.c.pending_effect), else_=effect)
-    fenced = (
-        update(runs)
-        .where(_MINE, runs.c.cancel_requested_at.is_(None))
-        .values(pending_effect=strongest, lease_expires_at=now() + seconds(LEASE))
-        .returning(runs.c.id)
-        .cte("fenced")
+    held = (
+        select(runs.c.id).where(_MINE, runs.c.cancel_requested_at.is_(None)).with_for_update(key_share=True).cte("held")
     )
     values = {
-        "run_id": fenced.c.id,
+        "run_id": held.c.id,
         **_NAMED,
         "status": word(StepStatus.STARTED),
         "idempotency_key": param("idempotency_key", Text),
@@ -141,12 +136,21 @@ def _fence() -> Statement:
     again = {name: insert(steps).excluded[name] for name in values if name not in ("run_id", "key", "idempotency_key")}
     started = (
         insert(steps)
-        .from_select(list(values), select(*values.values()).select_from(fenced))
+        .from_select(list(values), select(*values.values()).select_from(held))
         .on_conflict_do_update(index_elements=["run_id", "key"], set_=again | {"error": null()}, where=_MAY_START)
-        .returning(steps.c.key)
+        .returning(steps.c.run_id, steps.c.key)
         .cte("started")
     )
-    return compiled("fence", select(fenced.c.id, started.c.key).select_from(fenced.outerjoin(started, true())))
+    strongest = case((runs.c.pending_effect == word(Effect.NON_IDEMPOTENT_WRITE), runs.c.pending_effect), else_=effect)
+    stamped = (
+        update(runs)
+        .where(runs.c.id == started.c.run_id)
+        .values(pending_effect=strongest, lease_expires_at=now() + seconds(LEASE))
+        .cte("stamped")
+    )
+    return compiled(
+        "fence", select(held.c.id, started.c.key).select_from(held.outerjoin(started, true())).add_cte(stamped)
+    )
 
 
 # A non-idempotent write that is in flight never starts again: only once it is known that nothing happened.

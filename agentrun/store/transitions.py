@@ -37,6 +37,7 @@ CLAIMED_COLUMNS = (
     runs.c.max_requeues, runs.c.lease_seconds, runs.c.owner, runs.c.limits, runs.c.deadline_at,
     runs.c.cancel_requested_at, runs.c.model_calls, runs.c.input_tokens, runs.c.output_tokens, runs.c.cost,
     runs.c.attributes, runs.c.tags, runs.c.parent_id, runs.c.claimed_by, runs.c.planned_cost, runs.c.resolutions,
+    (runs.c.deadline_at < now()).is_(true()).label("deadline_passed"),
 )  # fmt: skip
 
 
@@ -68,7 +69,11 @@ def _redo_failed_step(moved: CTE) -> CTE:
     )
 
 
+_NOT_CANCELLED = runs.c.cancel_requested_at.is_(None)
+
+
 def _claim() -> Statement:
+    """Refuses: not queued, not due yet, another namespace, or a kind that is not known here."""
     row = moved(
         legal.CLAIM,
         Status.RUNNING,
@@ -86,10 +91,14 @@ def _claim() -> Statement:
 
 
 def _settle(target: Status) -> Statement:
-    """Refuses: not running, another epoch. A completed run keeps no error; the others keep the last one."""
+    """Refuses: not running, another epoch; and to complete, where a cancel was asked for: a late success is none.
+
+    A completed run keeps no error; the others keep the last one.
+    """
     row = moved(
         legal.SETTLE,
         target,
+        *((_NOT_CANCELLED,) if target is Status.COMPLETED else ()),
         reason=param("reason", Text),
         result=param("result", JSON),
         error=null() if target is Status.COMPLETED else func.coalesce(param("error", JSON), runs.c.error),
@@ -98,10 +107,11 @@ def _settle(target: Status) -> Statement:
 
 
 def _requeue() -> Statement:
-    """Refuses: not running, another epoch, or a non-idempotent write in flight that nobody can ask about."""
+    """Refuses: not running, another epoch, a cancel asked for, or a write in flight that nobody can ask about."""
     row = moved(
         legal.REQUEUE,
         Status.QUEUED,
+        _NOT_CANCELLED,
         ~write_in_flight(runs.c.id),
         due_at=now() + seconds(param("delay", Double)),
         requeue_count=runs.c.requeue_count + number(1),
@@ -117,6 +127,7 @@ def _hand_back() -> Statement:
     row = moved(
         legal.HAND_BACK,
         Status.QUEUED,
+        _NOT_CANCELLED,
         ~write_in_flight(runs.c.id),
         due_at=now(),
         handback_count=runs.c.handback_count + number(1),
@@ -129,11 +140,12 @@ _STALE = and_(runs.c.lease_expires_at < now(), runs.c.epoch == EPOCH)
 
 
 def _reap_requeue() -> Statement:
-    """Refuses: the lease was renewed or taken meanwhile, or a non-idempotent write is in flight after all."""
+    """Refuses: the lease was renewed or taken, a cancel asked for, or a write in flight, all since the decision."""
     row = moved(
         legal.REAP,
         Status.QUEUED,
         _STALE,
+        _NOT_CANCELLED,
         ~write_in_flight(runs.c.id),
         due_at=now(),
         requeue_count=runs.c.requeue_count + number(1),
