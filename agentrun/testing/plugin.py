@@ -25,8 +25,10 @@ from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.testing import environment
+from agentrun.testing.crash import CrashSweep
 from agentrun.testing.nodes import Guard, LocalProcess, Node, celery_command
 from agentrun.testing.publishing import RecordingPublisher
+from agentrun.testing.rows import Rows
 from agentrun.testing.servers import Servers, embedded_only, given_or_embedded
 
 SHORT_TIMES: Mapping[str, Any] = {
@@ -197,6 +199,26 @@ def engine(make_engine: Callable[..., Engine]) -> Engine:
 def sweep(settings: Settings, database: Database, publisher: RecordingPublisher) -> Callable[[], Any]:
     """One sweep, now, inside this process; returns what it found."""
     return lambda: Sweep(settings, database, publisher, by="sweep:test").run()
+
+
+@pytest.fixture
+def rows(database: Database, settings: Settings) -> Rows:
+    """Rows by life stage, and travel: `rows.expire_lease(run_id)`, `rows.make_due(run_id)`."""
+    return Rows(database, namespace=settings.namespace)
+
+
+@pytest.fixture
+def crash_sweep(
+    settings: Settings,
+    kinds: Registry,
+    client: Client,
+    publisher: RecordingPublisher,
+    sweep: Callable[[], Any],
+    rows: Rows,
+    engine: Engine,
+) -> CrashSweep:
+    """`for story in crash_sweep(lambda: client.enqueue("kind")):` a run per commit, which dies there and recovers."""
+    return CrashSweep(settings, kinds, client, publisher, sweep, rows, engine)
 
 
 # ---- real processes
