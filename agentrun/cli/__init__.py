@@ -5,6 +5,7 @@ One small module per group of commands; here they become one. Nothing is decided
 
 from __future__ import annotations
 
+import logging
 from importlib.metadata import version
 from typing import Annotated
 
@@ -35,7 +36,8 @@ def _version(wanted: bool) -> None:
 def _root(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
-    pass
+    # What a pool tells while a server is away, the refusal says in one line.
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
 
 
 def main() -> None:
