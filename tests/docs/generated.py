@@ -1,4 +1,4 @@
-"""What the pages take from the code: `python -m tests.docs.generated` writes it anew, and a test sees that it is fresh."""
+"""What the pages take from the code. `python -m tests.docs.generated` writes it anew; a test sees that it is fresh."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -67,10 +68,13 @@ class Shell:
         )
         self._lines: SimpleQueue[str] = SimpleQueue()
         self.printed = ""
-        Thread(target=self._read, daemon=True).start()
+        self._idle = True
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def type(self, command: str) -> None:
         """Type a command, and do not wait for it."""
+        self._idle = False
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
@@ -82,6 +86,7 @@ class Shell:
         printed = ""
         for line in self._until(seconds, command):
             if line.startswith(end):
+                self._idle = True
                 assert line.split()[1] == "0", f"`{command}` ended with {line.split()[1]}:\n{printed}"
                 return printed
             printed += line
@@ -100,19 +105,16 @@ class Shell:
     def close(self) -> None:
         """Ctrl-C, as a person would; then whatever it takes."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
                 os.killpg(self._process.pid, number)
-                self._process.wait(15)
-            except (ProcessLookupError, PermissionError):
+                self._process.wait(0.2 if self._idle else 20)
+            if self._process.poll() is not None:
                 break
-            except subprocess.TimeoutExpired:
-                continue
-
-    def rest(self) -> str:
-        """What it has printed that nobody asked for yet."""
-        while not self._lines.empty():
-            self.printed += self._lines.get()
-        return self.printed
+        self._reader.join(10)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
     def _until(self, seconds: float, command: str) -> Iterable[str]:
         ends = time.monotonic() + seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,34 +18,42 @@ SHORT: Mapping[str, str] = {"AGENTRUN_LEASE_SECONDS": "4", "AGENTRUN_SWEEP_SECON
 """The defaults would make the test wait for half a minute; nothing else differs from what the page says."""
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Iterator[Path]:
-    """What a reader has after the clone, as far as the pages use it."""
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    activate = f'export PATH="{Path(sys.executable).parent}:$PATH"\n'
-    (tmp_path / ".venv" / "bin" / "activate").write_text(activate)
-    for name in ("tasks", "beat_schedule.py", "examples"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    yield tmp_path
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Future[None]]]:
+    """All first runs, side by side: they mostly wait for leases to run out."""
+    with ThreadPoolExecutor(len(FIRST_RUNS)) as threads:
+        yield {page: threads.submit(_session, page, tmp_path_factory.mktemp("checkout")) for page in FIRST_RUNS}
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("page", FIRST_RUNS)
-def test_a_first_run_works_as_it_is_printed(page: str, checkout: Path) -> None:
-    env = {**SHORT, "AGENTRUN_STATE_DIR": str(checkout / "state"), "COLUMNS": "200"}
+def test_a_first_run_works_as_it_is_printed(page: str, sessions: Mapping[str, Future[None]]) -> None:
+    sessions[page].result()
+
+
+def _session(page: str, folder: Path) -> None:
+    _check_out(folder)
+    env = {**SHORT, "AGENTRUN_STATE_DIR": str(folder / "state")}
     with ExitStack() as undo:
         terminals: dict[str, Shell] = {}
         for block in blocks_of(ROOT / page, "python", "console"):
             if "file" in block.said:
-                (checkout / block.said["file"]).write_text(block.text)
+                (folder / block.said["file"]).write_text(block.text)
             elif block.language == "console" and block.runs:
                 name = block.said.get("terminal", "")
                 if name not in terminals:
-                    terminals[name] = Shell(checkout, env)
+                    terminals[name] = Shell(folder, env)
                     undo.callback(terminals[name].close)
                 _typed(block, terminals[name], stays=bool(name))
+
+
+def _check_out(folder: Path) -> None:
+    """What a reader has after the clone, as far as the pages use it."""
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    activate = f'export PATH="{Path(sys.executable).parent}:$PATH"\n'
+    (folder / ".venv" / "bin" / "activate").write_text(activate)
 
 
 def _typed(block: Block, shell: Shell, *, stays: bool) -> None:

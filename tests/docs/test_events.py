@@ -1,0 +1,132 @@
+"""Every event of the page happens, and carries what the page says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from agentrun import Client, Context, NotApplied, Retryable, RunFailed, Settings, durable
+from agentrun.core.words import EventType
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.kinds import Registry
+from agentrun.runtime.segment import run_segment
+from agentrun.testing import until
+from tests.docs.pages import ROOT
+from tests.docs.test_tables import rows_of, words_in
+
+PARK = {EventType.PARKED}
+"""Told by the tests of waits."""
+
+
+EXPIRE = "UPDATE agentrun.runs SET lease_expires_at = now() - interval '1 second' WHERE id = %s"
+
+arrived = threading.Event()
+
+
+async def unknown() -> str:
+    raise RuntimeError("in the middle")
+
+
+async def not_applied() -> str:
+    raise NotApplied("nothing happened")
+
+
+async def not_ready() -> str:
+    raise Retryable("not ready")
+
+
+async def hold() -> None:
+    arrived.set()
+    await asyncio.sleep(30)
+
+
+async def events(ctx: Context, what: str) -> str:
+    match what:
+        case "write":
+            return await ctx.write(unknown)
+        case "not applied":
+            return await ctx.write(not_applied)
+        case "retry":
+            return await ctx.step(not_ready)
+        case "hold":
+            await ctx.step(hold)
+    return await ctx.step(str, what)
+
+
+@dataclass
+class Stage:
+    """One engine, one producer, and the runs so far."""
+
+    client: Client
+    engine: Engine
+    runs: list[UUID] = field(default_factory=list[UUID])
+
+    def once(self, what: str) -> UUID:
+        """A run and one segment of it."""
+        self.runs.append(self.client.enqueue("events", what))
+        self.engine.run(self.runs[-1])
+        return self.runs[-1]
+
+    def holding(self) -> UUID:
+        """A run that is in the middle of its first step."""
+        arrived.clear()
+        self.runs.append(self.client.enqueue("events", "hold"))
+        self.engine.submit(run_segment(self.engine, self.runs[-1]))
+        assert arrived.wait(20)
+        return self.runs[-1]
+
+    def until_status(self, run_id: UUID, status: str) -> None:
+        until(lambda: self.client.status(run_id).status == status, 20)
+
+    def told(self) -> dict[str, set[str]]:
+        """The members of each type's data, over all runs."""
+        seen: dict[str, set[str]] = defaultdict(set)
+        for run_id in self.runs:
+            for event in self.client.events(run_id):
+                seen[event.type] |= set(event.data)
+        return seen
+
+
+@pytest.mark.settings(lease_seconds=30, drain_seconds=0.05, max_requeues=1)
+def test_every_event_carries_what_the_page_says(
+    client: Client, engine: Engine, sweep: Callable[[], Any], settings: Settings, kinds: Registry
+) -> None:
+    durable("events")(events)
+    stage = Stage(client, engine)
+    for what in ("plain", "not applied", "retry"):
+        stage.once(what)
+    client.resolve(stage.once("write"), applied=True, result="done")
+    stage.runs.append(client.enqueue("events", "plain", delay=60))
+    client.cancel(stage.runs[-1])
+    with pytest.raises(RunFailed):
+        client.run("events", "write")
+    stage.runs.append(client.list(limit=1)[0].id)
+    with psycopg.connect(settings.require_database(), autocommit=True) as connection:
+        lost = stage.holding()
+        connection.execute(EXPIRE, [lost])
+        sweep()
+        arrived.clear()
+        engine.submit(run_segment(engine, lost))
+        assert arrived.wait(20)
+        # The second loss is one more than the budget allows.
+        connection.execute(EXPIRE, [lost])
+        sweep()
+    cancelled = stage.holding()
+    client.cancel(cancelled)
+    stage.until_status(cancelled, "cancelled")
+    handed_back = stage.holding()
+    engine.drain()
+    stage.until_status(handed_back, "queued")
+
+    said = {cells[0].strip("`"): words_in(cells[2]) for cells in rows_of(ROOT / "docs/reference/events.md", "type")}
+    told = stage.told()
+    assert told.keys() == {str(event) for event in set(EventType) - PARK}
+    assert {name: (members, said[name]) for name, members in told.items() if members != said[name]} == {}
