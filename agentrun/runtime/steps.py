@@ -284,13 +284,21 @@ class Steps:
     def _committed(self, spec: StepSpec, function: Callable[..., Any]) -> Any:
         there = self.recorded.get(spec.key)
         attempt = there["attempt"] + 1 if there is not None else 1
-        with self.database.transaction() as connection:
+        guard = self._named(spec, attempt)
+
+        def work(connection: Any) -> Any:
             value = function(connection)
             # Last in the transaction: the run's row stays unlocked while the function works.
             ended = ended_with(StepStatus.COMPLETED, self._encoded(spec, value), None, None)
-            if not connection.execute(journal.RECORD.sql, self._named(spec, attempt) | ended).fetchall():
+            if not connection.execute(journal.RECORD.sql, guard | ended).fetchall():
                 raise LeaseLost
-        return value
+            return value
+
+        def landed(connection: Any) -> bool:
+            asked = guard | {"landed_status": str(StepStatus.COMPLETED)}
+            return connection.execute(journal.STEP_LANDED.sql, asked).fetchone() is not None
+
+        return self.database.committed(work, landed=landed, may_go_on=self.lease.check)
 
     # ---- shared
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
+import psycopg.errors
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
@@ -56,3 +58,10 @@ def plain(url: str) -> str:
             f"AGENTRUN_DATABASE_URL must be postgresql://user@host:port/name, but its scheme is `{scheme[:20]}`"
         )
     return f"postgresql://{rest}"
+
+
+def broke(error: BaseException) -> bool:
+    """Whether the connection is gone, so that nobody knows what had committed."""
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not isinstance(
+        error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure | psycopg.errors.QueryCanceled
+    )

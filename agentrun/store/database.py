@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import Connection
@@ -15,8 +15,13 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from agentrun.core.errors import ConfigurationError
-from agentrun.store.connect import adapt, connect, conninfo, type_of_row
+from agentrun.store.connect import adapt, broke, connect, conninfo, type_of_row
 from agentrun.store.sql import Statement
+
+T = TypeVar("T")
+
+RECONNECT_SECONDS = 10.0
+"""How long the pool itself goes on trying; with less, a short outage would cost its waiters their whole timeout."""
 
 
 class Database:
@@ -57,6 +62,35 @@ class Database:
         with self.connection() as connection, connection.transaction():
             yield connection
 
+    def committed(
+        self,
+        work: Callable[[Connection[type_of_row]], T],
+        *,
+        landed: Callable[[Connection[type_of_row]], bool],
+        may_go_on: Callable[[], None],
+    ) -> T:
+        """What `work` returns, once its transaction has committed; done again where the connection broke under it.
+
+        After that, `landed` is asked first: an interrupted COMMIT may have taken effect. `may_go_on` is called before
+        every attempt, and ends this by raising.
+        """
+        values: list[T] = []
+        unsure = False
+        while True:
+            may_go_on()
+            try:
+                if unsure and values:
+                    with self.connection() as connection:
+                        if landed(connection):
+                            return values[-1]
+                with self.transaction() as connection:
+                    values.append(work(connection))
+                return values[-1]
+            except (ConfigurationError, psycopg.OperationalError, psycopg.InterfaceError) as error:
+                if isinstance(error, psycopg.Error) and not broke(error):
+                    raise
+                unsure = True
+
     def dedicated(self, name: str) -> Connection[type_of_row]:
         """A connection of the caller's own, outside the pool (heartbeat, notifications)."""
         return connect(self.url, name=name)
@@ -83,7 +117,7 @@ class Database:
             check=_check,
             min_size=1,
             max_size=self._max,
-            reconnect_timeout=0,
+            reconnect_timeout=RECONNECT_SECONDS,
             open=True,
             name=self._name,
         )

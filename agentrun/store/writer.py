@@ -18,7 +18,7 @@ from uuid import UUID
 import psycopg
 from psycopg import AsyncConnection
 
-from agentrun.store.connect import connect_async, type_of_row
+from agentrun.store.connect import broke, connect_async, type_of_row
 from agentrun.store.sql import Statement
 
 log = logging.getLogger("agentrun.store")
@@ -135,7 +135,7 @@ class Writer:
                 connection = await self._connected()
                 write.answer(await (_perhaps_again if unsure else _once)(connection, write))
             except psycopg.Error as error:
-                if not _broke(error) and not isinstance(error, psycopg.errors.DeadlockDetected):
+                if not broke(error) and not isinstance(error, psycopg.errors.DeadlockDetected):
                     write.fail(error)
                 unsure = True
             except Exception as error:
@@ -184,10 +184,3 @@ async def _landed(connection: AsyncConnection[type_of_row], write: Write) -> Row
     if write.landed is None:
         return []
     return await (await connection.execute(write.landed.sql, {**write.params, **write.landed_params})).fetchall()
-
-
-def _broke(error: Exception) -> bool:
-    """Whether the connection is gone, so that nobody knows what had committed."""
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not isinstance(
-        error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure | psycopg.errors.QueryCanceled
-    )
