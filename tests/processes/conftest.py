@@ -49,12 +49,14 @@ class Look:
         return [what for (what,) in self("SELECT what FROM effects WHERE run_id = %s ORDER BY at", (run_id,))]
 
     def done(self, count: int, timeout: float) -> None:
-        """Wait until so many runs are completed."""
-        until(
-            lambda: self.one("SELECT count(*) FROM agentrun.runs WHERE status = 'completed'") >= count,
-            timeout,
-            tell=lambda: self("SELECT status, reason, count(*) FROM agentrun.runs GROUP BY 1, 2"),
-        )
+        """Wait until so many runs are completed. AssertionError at once where one has failed."""
+
+        def completed() -> bool:
+            statuses = dict(self("SELECT status, count(*) FROM agentrun.runs GROUP BY 1"))
+            assert "failed" not in statuses, self("SELECT kind, error::text FROM agentrun.runs WHERE status = 'failed'")
+            return statuses.get("completed", 0) >= count
+
+        until(completed, timeout, tell=lambda: self("SELECT status, kind, count(*) FROM agentrun.runs GROUP BY 1, 2"))
 
     def seconds_between(self, run_id: Any, first: str, then: str) -> float:
         """From the first event of one type to the first later one of another, by the database's clock."""
