@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from agentrun.core.codec import digest, within
-from agentrun.core.errors import BodyError, InvalidResult, NotApplied, StepFailed, TooLarge
+from agentrun.core.errors import BodyError, InvalidResult, NonDeterminism, NotApplied, StepFailed, TooLarge
 from agentrun.core.failures import Failure, describe
 from agentrun.core.outcome import Cancelled, LeaseLost, LimitReached
 from agentrun.core.words import Effect, FailureClass, Reason, StepKind, StepStatus
@@ -70,6 +70,8 @@ class Steps:
     executed: int = 0
     in_flight: dict[str, asyncio.Future[Any]] = field(default_factory=dict[str, "asyncio.Future[Any]"])
     writes: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
+    broken: NonDeterminism | WriteUnknown | None = None
+    """What ends the segment whatever the body makes of it: no step starts after it."""
 
     async def perform(self, spec: StepSpec) -> Any:
         """The step's result: from the journal where it has ended, else run and recorded.
@@ -78,9 +80,11 @@ class Steps:
         and the segment's own endings (LeaseLost, Cancelled, HandedBack, Parked) where it must not start.
         """
         self.lease.check()
+        if self.broken is not None:
+            raise self.broken
         there = self.recorded.get(spec.key)
         if there is not None:
-            same_step(spec, there)
+            self._same(spec, there)
             if there["status"] == StepStatus.COMPLETED:
                 self.replayed += 1
                 return spec.decode(there["result"])
@@ -90,15 +94,23 @@ class Steps:
         if spec.kind is StepKind.MODEL:
             await self.may_spend()
         same = self.in_flight.get(spec.key)
-        if same is not None:
-            # The same call dispatched twice (one key): one effect, one result.
-            return await asyncio.shield(same)
-        return await self._once(spec, there)
+        if same is None:
+            return await self._once(spec, there)
+        # The same call dispatched twice (one key): one effect, one result.
+        answer = await asyncio.shield(same)
+        return answer if isinstance(same, asyncio.Task) else await self.perform(spec)
+
+    def _same(self, spec: StepSpec, there: Mapping[str, Any]) -> None:
+        try:
+            same_step(spec, there)
+        except NonDeterminism as error:
+            self.broken = error
+            raise
 
     async def _once(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
         self.executed += 1
         if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE):
-            return await self._read(spec, there)
+            return await self._inline(spec, there)
         task = detached(self._write(spec, there) if spec.effect.is_write else self._read(spec, there))
         self.in_flight[spec.key] = task
         if spec.effect.is_write:
@@ -116,11 +128,20 @@ class Steps:
             else:
                 task.add_done_callback(functools.partial(self._ended, spec))
 
+    async def _inline(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
+        ended = self.in_flight[spec.key] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._read(spec, there)
+        finally:
+            del self.in_flight[spec.key]
+            ended.set_result(None)
+
     def _ended(self, spec: StepSpec, task: asyncio.Task[Any]) -> None:
         self.in_flight.pop(spec.key, None)
         self.writes.discard(task)
-        if not task.cancelled():
-            task.exception()
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, WriteUnknown) and self.broken is None:
+            self.broken = error
 
     async def may_spend(self, planned: Decimal | None = None) -> None:
         """The one gate: raises LimitReached where the run's limits or its owner's budgets are spent."""
@@ -198,12 +219,16 @@ class Steps:
                 await self._finish(spec, attempt, StepStatus.FAILED, error=failure)
                 raise self._failed(spec, failure) from error
             raise WriteUnknown(spec.key, spec.name, failure) from error
-        try:
-            text = self._encoded(spec, value)
-        except (InvalidResult, TooLarge) as error:
-            raise WriteUnknown(spec.key, spec.name, describe(error)) from error
+        text = self._known(spec, value)
         await self._finish(spec, attempt, StepStatus.COMPLETED, result=text, spent=spec.spent and spec.spent(value))
         return as_replayed(spec, value, text)
+
+    def _known(self, spec: StepSpec, value: Any) -> str:
+        """The result of a write that happened: where it cannot be stored, the body must not hear of a failure."""
+        try:
+            return self._encoded(spec, value)
+        except (InvalidResult, TooLarge) as error:
+            raise WriteUnknown(spec.key, spec.name, describe(error)) from error
 
     async def _fence(self, spec: StepSpec, attempt: int) -> None:
         arguments = spec.arguments() if spec.arguments is not None else "null"
@@ -262,7 +287,7 @@ class Steps:
         if not isinstance(answer, Applied):
             told = f"the reconcile function returned {type(answer).__name__}, not Applied(result) or NOT_APPLIED"
             raise WriteUnknown(spec.key, spec.name, Failure(FailureClass.UNKNOWN, "InvalidReconcile", told, spec.key))
-        text = self._encoded(spec, answer.result)
+        text = self._known(spec, answer.result)
         await self._finish(spec, there["attempt"], StepStatus.COMPLETED, result=text)
         return (spec.decode(text),)
 
