@@ -4,12 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentrun.client import AsyncClient, Client
+from agentrun.core.actors import Actor, Scope
 from agentrun.core.errors import (
     AgentrunError,
+    AlreadyDecided,
     ConfigurationError,
     EnqueueFailed,
     Fatal,
+    Forbidden,
     IdempotencyConflict,
+    InvalidAnswer,
     InvalidRequest,
     InvalidResult,
     NamespaceMismatch,
@@ -23,6 +27,7 @@ from agentrun.core.errors import (
     StepFailed,
     TooLarge,
     UnknownKind,
+    WaitExpired,
     WriteWithoutLease,
 )
 from agentrun.core.failures import classifies as classify_as
@@ -33,6 +38,7 @@ from agentrun.runtime.current import current_step
 from agentrun.runtime.effects import NOT_APPLIED, Applied, effect
 from agentrun.runtime.kinds import Retries, durable
 from agentrun.runtime.rehearsal import rehearse
+from agentrun.runtime.verbs import Child, Decision, Webhook
 from agentrun.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,19 +49,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NOT_APPLIED",
+    "Actor",
     "AgentrunError",
+    "AlreadyDecided",
     "Applied",
     "AsyncClient",
+    "Child",
     "Client",
     "ConfigurationError",
     "Context",
+    "Decision",
     "Effect",
     "EnqueueFailed",
     "Event",
     "EventType",
     "FailureClass",
     "Fatal",
+    "Forbidden",
     "IdempotencyConflict",
+    "InvalidAnswer",
     "InvalidRequest",
     "InvalidResult",
     "NamespaceMismatch",
@@ -70,6 +82,7 @@ __all__ = [
     "Run",
     "RunFailed",
     "SchemaMismatch",
+    "Scope",
     "Settings",
     "Status",
     "Step",
@@ -78,6 +91,8 @@ __all__ = [
     "TooLarge",
     "UnknownKind",
     "Usage",
+    "WaitExpired",
+    "Webhook",
     "WriteWithoutLease",
     "classify_as",
     "current_step",

@@ -16,14 +16,17 @@ from uuid import UUID
 
 from agentrun.broker import CeleryPublisher, Hints
 from agentrun.broker.waiting import wait_for_end, wait_for_end_async
-from agentrun.core.errors import InvalidRequest, RunFailed
+from agentrun.core.actors import Actor
+from agentrun.core.errors import InvalidRequest, NotAllowed, RunFailed
 from agentrun.core.records import Event, Run, Step
-from agentrun.core.words import Status
+from agentrun.core.words import Outcome, Segment, Status
+from agentrun.runtime.answers import Answers
 from agentrun.runtime.commands import Commands, Wishes
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.interactive import Interactive
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.operators import Operators
+from agentrun.runtime.segment import run_segment
 from agentrun.settings import Settings
 from agentrun.store.borrowed import enqueue_in, enqueue_in_async
 from agentrun.store.database import Database
@@ -65,6 +68,7 @@ class Client:
         self.hints = Hints(self.settings)
         self.commands = Commands(self.settings, self._database, self._publisher, kinds)
         self.operators = Operators(self.commands)
+        self.answers = Answers(self.commands)
         self.relay = Relay(self._database, self._publisher)
         self._kinds = kinds
         self._engines: dict[int, Engine] = {}
@@ -194,6 +198,90 @@ class Client:
 
     # ---- operators
 
+    def inbox(
+        self, *, role: str | None = None, kind: str | None = None, limit: int = 100
+    ) -> Sequence[Mapping[str, Any]]:
+        """What waits for people, oldest first: approvals, inputs and signals, with what they ask."""
+        return self.answers.inbox(role=role, kind=kind, limit=limit)
+
+    def waits(self, run_id: RunId) -> Sequence[Mapping[str, Any]]:
+        """The open waits of a run, oldest first, with what they ask and its digest."""
+        return self.answers.open_waits(as_uuid(run_id))
+
+    def approve(
+        self,
+        run_id: RunId,
+        *,
+        by: Actor | str,
+        key: str | None = None,
+        digest: str | None = None,
+        comment: str | None = None,
+        edits: Any = None,
+        here: bool = False,
+    ) -> Run:
+        """Approve what a run asks; `key` names one of several. With `here`, the run goes on in this process.
+
+        `digest` binds the decision to what was read: a changed question is refused. Raises NotAllowed, AlreadyDecided,
+        Forbidden, InvalidAnswer, NotFound.
+        """
+        run = self.answers.decide(
+            as_uuid(run_id), approved=True, by=by, key=key, digest=digest, comment=comment, edits=edits, wake=not here
+        )
+        return self.resume(run.id) if here else run
+
+    def reject(
+        self,
+        run_id: RunId,
+        *,
+        by: Actor | str,
+        key: str | None = None,
+        digest: str | None = None,
+        comment: str | None = None,
+        here: bool = False,
+    ) -> Run:
+        """Deny what a run asks: a result for its body or model, not the run's end. Raises as `approve`."""
+        run = self.answers.decide(
+            as_uuid(run_id), approved=False, by=by, key=key, digest=digest, comment=comment, wake=not here
+        )
+        return self.resume(run.id) if here else run
+
+    def submit_input(
+        self,
+        run_id: RunId,
+        data: Any,
+        *,
+        by: Actor | str,
+        key: str | None = None,
+        digest: str | None = None,
+        here: bool = False,
+    ) -> Run:
+        """Give the data that a run waits for, validated in full first. Raises InvalidAnswer, and as `approve`."""
+        run = self.answers.submit(as_uuid(run_id), data, by=by, key=key, digest=digest, wake=not here)
+        return self.resume(run.id) if here else run
+
+    def signal(
+        self, run_id: RunId, name: str, payload: Any = None, *, by: Actor | str = "client", expires: float | None = None
+    ) -> Run:
+        """Send a signal; kept in order where nobody waits for it yet (for `expires` seconds, or for ever)."""
+        return self.answers.signal(as_uuid(run_id), name, payload, by=by, expires=expires)
+
+    def webhook(self, token: str, payload: Any = None) -> Run:
+        """Resolve the one wait that the token belongs to. Raises NotFound, AlreadyDecided."""
+        return self.answers.webhook(token, payload)
+
+    def resume(self, run_id: RunId) -> Run:
+        """Go on with a queued run in this process, in a `resume` segment with lease, fence, heartbeat and retry.
+
+        Returns the run as it is afterwards: final, or waiting again. Raises NotAllowed where it is not queued (it still
+        waits, is executed elsewhere, or has ended).
+        """
+        engine = self._engine()
+        report = engine.submit(run_segment(engine, as_uuid(run_id), Segment.RESUME)).result()
+        run = self.status(run_id)
+        if not isinstance(report.outcome, Outcome):
+            raise NotAllowed(f"run `{run.id}` cannot go on here: it is {run.status} ({report.outcome})")
+        return run
+
     def cancel(self, run_id: RunId, *, by: str = "client") -> Run:
         """End a queued or waiting run at once; ask a running one to end at its next step. Idempotent."""
         return self.operators.cancel(as_uuid(run_id), by=by)
@@ -313,6 +401,34 @@ class AsyncClient:
     async def redrive(self, run_id: RunId, *, by: str = "client") -> Run:
         """As Client.redrive."""
         return await self._call(self._client.redrive, run_id, by=by)
+
+    async def inbox(self, **filters: Any) -> Sequence[Mapping[str, Any]]:
+        """As Client.inbox."""
+        return await self._call(functools.partial(self._client.inbox, **filters))
+
+    async def approve(self, run_id: RunId, *, by: Actor | str, **decision: Any) -> Run:
+        """As Client.approve."""
+        return await self._call(functools.partial(self._client.approve, run_id, by=by, **decision))
+
+    async def reject(self, run_id: RunId, *, by: Actor | str, **decision: Any) -> Run:
+        """As Client.reject."""
+        return await self._call(functools.partial(self._client.reject, run_id, by=by, **decision))
+
+    async def submit_input(self, run_id: RunId, data: Any, *, by: Actor | str, **answer: Any) -> Run:
+        """As Client.submit_input."""
+        return await self._call(functools.partial(self._client.submit_input, run_id, data, by=by, **answer))
+
+    async def signal(self, run_id: RunId, name: str, payload: Any = None, **options: Any) -> Run:
+        """As Client.signal."""
+        return await self._call(functools.partial(self._client.signal, run_id, name, payload, **options))
+
+    async def webhook(self, token: str, payload: Any = None) -> Run:
+        """As Client.webhook."""
+        return await self._call(self._client.webhook, token, payload)
+
+    async def resume(self, run_id: RunId) -> Run:
+        """As Client.resume."""
+        return await self._call(self._client.resume, run_id)
 
     async def resolve(self, run_id: RunId, *, applied: bool, **answer: Any) -> Run:
         """As Client.resolve."""

@@ -6,14 +6,18 @@ AgentrunError
 ├── InvalidRequest            refused before anything was stored
 │   ├── UnknownKind
 │   ├── TooLarge
-│   └── IdempotencyConflict
+│   ├── IdempotencyConflict
+│   └── InvalidAnswer         data that does not fit what a wait asks for
 ├── NotFound                  no such run here (unknown and forbidden look the same)
 │   └── NamespaceMismatch
 ├── NotAllowed                the run is in a status that does not permit it
+│   └── AlreadyDecided        somebody answered this wait first, or it asks something else by now
+├── Forbidden                 the actor may see the run, and may not do this
 ├── EnqueueFailed             strict dispatch: settled as failed, because no wake could be sent
 ├── RunFailed                 `run()` and `result()`: the run ended without a result
 └── BodyError                 raised inside bodies and steps
     ├── StepFailed
+    │   └── WaitExpired       nobody answered in time
     ├── NonDeterminism
     ├── InvalidResult
     ├── WriteWithoutLease
@@ -86,6 +90,24 @@ class NotAllowed(AgentrunError):
     exit_code = 11
 
 
+class AlreadyDecided(NotAllowed):
+    """Somebody answered this wait first, or what it asks has changed since it was read; nothing was recorded."""
+
+    exit_code = 14
+
+
+class InvalidAnswer(InvalidRequest):
+    """The data does not fit what the wait asks for; the wait stays open and nothing is lost."""
+
+    exit_code = 15
+
+
+class Forbidden(AgentrunError):
+    """The actor may not do this. Only told to who may see the run: for others it is not there."""
+
+    exit_code = 16
+
+
 class EnqueueFailed(AgentrunError):
     """Strict dispatch (ADR-102): the run was stored, its wake could not be sent, and it was settled as failed."""
 
@@ -122,6 +144,10 @@ class StepFailed(BodyError):
         self.key, self.name, self.error_type = key, name, error_type
         self.message, self.failure_class = message, failure_class
         self.retry_after: float | None = None
+
+
+class WaitExpired(StepFailed):
+    """Nobody answered in time, and the wait says that this is a failure. Replays as the same error."""
 
 
 class NonDeterminism(BodyError):

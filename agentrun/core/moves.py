@@ -46,8 +46,7 @@ REQUEUE = _move("requeue", _RUNNING, {Status.QUEUED}, EventType.REQUEUED, fenced
 HAND_BACK = _move("hand_back", _RUNNING, {Status.QUEUED}, EventType.HANDED_BACK, fenced=True)
 SETTLE = _move("settle", _RUNNING, FINAL, EventType.SETTLED, fenced=True)
 REAP = _move("reap", _RUNNING, {Status.QUEUED, Status.FAILED, Status.CANCELLED}, EventType.REAPED)
-RESOLVE_WAIT = _move("resolve_wait", {Status.WAITING}, {Status.QUEUED}, EventType.RESOLVED)
-RESUME_HERE = _move("resume_here", {Status.WAITING}, _RUNNING, EventType.CLAIMED)
+RESOLVE_WAIT = _move("resolve_wait", {Status.WAITING}, {Status.QUEUED}, EventType.REQUEUED)
 CANCEL = _move("cancel", _NOT_RUNNING_YET, {Status.CANCELLED}, EventType.SETTLED)
 EXPIRE = _move("expire", _NOT_RUNNING_YET, {Status.FAILED}, EventType.SETTLED)
 REDRIVE = _move("redrive", {Status.FAILED}, {Status.QUEUED}, EventType.REDRIVEN)
@@ -61,7 +60,6 @@ MOVES: tuple[Move, ...] = (
     SETTLE,
     REAP,
     RESOLVE_WAIT,
-    RESUME_HERE,
     CANCEL,
     EXPIRE,
     REDRIVE,

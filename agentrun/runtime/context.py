@@ -8,21 +8,24 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, ParamSpec, TypeVar, cast, get_type_hints, overload
+from typing import Any, Literal, ParamSpec, TypeVar, cast, get_type_hints, overload
 from uuid import UUID
 
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from agentrun.core.codec import decode, encode
-from agentrun.core.errors import BodyError
+from agentrun.core.errors import BodyError, WriteWithoutLease
 from agentrun.core.words import Effect, StepKind
 from agentrun.runtime.effects import UNDECLARED, declared
+from agentrun.runtime.gathering import gathered
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import ONCE, Retries, as_retries
 from agentrun.runtime.stepspec import Performs, StepSpec, in_thread
+from agentrun.runtime.verbs import Decision, WaitingVerbs
+from agentrun.runtime.waits import Waits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,16 +55,26 @@ class Wishes:
     timeout: float | None = None
 
 
-class Context:
+class Context(WaitingVerbs):
     """A body's only door to the outside. Everything that goes through it is journaled and replayed.
 
     Steps are keyed by their position in their branch, or by an explicit `key`. Their errors come as StepFailed, at
     the first pass and at every replay alike.
     """
 
-    def __init__(self, run: RunFacts, steps: Performs, threads: Executor, wishes: Wishes) -> None:
+    def __init__(
+        self, run: RunFacts, steps: Performs, threads: Executor, wishes: Wishes, waits: Waits | None = None
+    ) -> None:
         self.run = run
         self._steps, self._threads, self._wishes = steps, threads, wishes
+        self._waits, self._key, self._owner = waits, wishes.key, run.owner
+
+    @property
+    def waits(self) -> Waits:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The run's waits. Raises WriteWithoutLease in a rehearsal: nothing could wait there."""
+        if self._waits is None:
+            raise WriteWithoutLease("there is no durable run here that could wait; enqueue it or use client.run(...)")
+        return self._waits
 
     def options(
         self,
@@ -77,7 +90,7 @@ class Context:
         that may be repeated, `timeout` is seconds per attempt.
         """
         wishes = Wishes(key, name, self._wishes.retries if retries is None else as_retries(retries), timeout)
-        return Context(self.run, self._steps, self._threads, wishes)
+        return Context(self.run, self._steps, self._threads, wishes, self._waits)
 
     @property
     def run_id(self) -> UUID:
@@ -170,26 +183,18 @@ class Context:
 
         return self._steps.transact(spec, inside)
 
-    async def gather(self, *awaitables: Awaitable[T], limit: int | None = None) -> list[T]:
+    async def gather(
+        self,
+        *awaitables: Coroutine[Any, Any, T],
+        limit: int | None = None,
+        on_failure: Literal["wait_all", "fail_fast"] = "wait_all",
+    ) -> list[T]:
         """Several branches side by side; their results in order.
 
-        All of them end before the first failure (in order) is raised, so that a replay finds the same journal.
-        `limit` bounds how many run at once.
+        `limit` bounds how many run at once; a branch that waits keeps its place. With `wait_all`, all of them end
+        before the first failure (in order) is raised; with `fail_fast`, the first failure ends the others' work.
         """
-        slots = asyncio.Semaphore(limit) if limit is not None else None
-
-        async def bounded(awaitable: Awaitable[T]) -> T:
-            if slots is None:
-                return await awaitable
-            async with slots:
-                return await awaitable
-
-        results = await asyncio.gather(*(bounded(each) for each in awaitables), return_exceptions=True)
-        for result in sorted(
-            (r for r in results if isinstance(r, BaseException)), key=lambda r: isinstance(r, Exception)
-        ):
-            raise result
-        return cast("list[T]", results)
+        return await gathered(awaitables, limit=limit, fail_fast=on_failure == "fail_fast")
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """The time, recorded at the first pass: the same at every replay."""
@@ -256,6 +261,35 @@ class SyncContext:
     ) -> SyncContext:
         """As `Context.options`."""
         return SyncContext(self._context.options(key=key, name=name, retries=retries, timeout=timeout), self._loop)
+
+    def wait(self, verb: Coroutine[Any, Any, T]) -> T:
+        """Any verb of `Context`: `ctx.wait(ctx.asynchronous.sleep(hours=1))`."""
+        return self._wait(verb)
+
+    @property
+    def asynchronous(self) -> Context:
+        """The context whose verbs are coroutines, for `wait`."""
+        return self._context
+
+    def sleep(self, duration: timedelta | float | None = None, **units: float) -> None:
+        """As `Context.sleep`."""
+        self._wait(self._context.sleep(duration, **units))
+
+    def signal(self, name: str, **options: Any) -> Any:
+        """As `Context.signal`; returns the payload."""
+        return self._wait(self._context.signal(name, **options))
+
+    def approval(self, question: str, **options: Any) -> Decision:
+        """As `Context.approval`; returns the decision."""
+        return self._wait(self._context.approval(question, **options))
+
+    def input(self, question: str, *, schema: Any, **options: Any) -> Any:
+        """As `Context.input`; returns the data."""
+        return self._wait(self._context.input(question, schema=schema, **options))
+
+    def child(self, kind: str, request: Any = None, **wishes: Any) -> Any:
+        """As `Context.child`; returns its result."""
+        return self._wait(self._context.child(kind, request, **wishes))
 
     def step(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """As `Context.step`; returns the value."""

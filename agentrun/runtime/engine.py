@@ -19,8 +19,10 @@ from uuid import UUID
 
 from psycopg import Connection
 
-from agentrun.core.wake import Publisher
+from agentrun.core.wake import Publisher, Wake
 from agentrun.core.words import Segment
+from agentrun.runtime.answers import Answers
+from agentrun.runtime.commands import Commands
 from agentrun.runtime.keys import branching_tasks
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Heartbeat, drain
@@ -30,10 +32,16 @@ from agentrun.settings import Settings
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
 from agentrun.store.sweeping import PROCESS_GONE, PROCESS_SEEN
+from agentrun.store.waits import DUE_OF_RUN
 from agentrun.store.writer import Writer
 
 log = logging.getLogger("agentrun.runtime")
 T = TypeVar("T")
+
+LONGEST_TIMER = 3600.0
+"""Seconds ahead that a process keeps timers of parked runs; the sweep has them all."""
+
+MOST_TIMERS = 10_000
 
 HOST = socket.gethostname()[:40]
 
@@ -55,6 +63,8 @@ class Engine:
         self.id = uuid.uuid4()
         self.queues = queues
         self.draining = False
+        self._closing = False
+        self._timers: set[UUID] = set()
         self.executing: dict[UUID, Executing] = {}
         self._on_overdue = on_overdue
         self._since = time.monotonic()
@@ -89,6 +99,25 @@ class Engine:
         """Tell the database that this process is here, and go on telling."""
         self.heartbeat.start()
 
+    def wake_later(self, wake: Wake, seconds: float) -> None:
+        """Wake a parked run when its timer is due. Held in this process only: the sweep is there if it dies."""
+        if seconds <= LONGEST_TIMER and len(self._timers) < MOST_TIMERS:
+            self.loop.call_soon_threadsafe(self._set_timer, wake, max(seconds, 0.0))
+
+    def end_due_waits(self, run_id: UUID) -> None:
+        """Resolve what of a parked run is due; its run is woken again by that."""
+        answers = Answers(Commands(self.settings, self.database, self.publisher, self.registry))
+        for row in self.database.rows(DUE_OF_RUN, {"run_id": run_id}):
+            answers.due(row, f"timer:{self.owner_suffix}")
+
+    def _set_timer(self, wake: Wake, seconds: float) -> None:
+        self._timers.add(wake.run_id)
+        self.loop.call_later(seconds, self._timer_due, wake)
+
+    def _timer_due(self, wake: Wake) -> None:
+        self._timers.discard(wake.run_id)
+        self.publisher.soon(wake)
+
     def drain(self) -> None:
         """Hand every run back: at its next step, or after the drain budget wherever it is. Nothing is cancelled.
 
@@ -115,6 +144,7 @@ class Engine:
         """End the threads. Segments that still run lose their leases to the reaper."""
         self.heartbeat.close()
         self.submit(self.writer.close()).result(10)
+        self._closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -126,7 +156,12 @@ class Engine:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._closing:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                # Raised in a task of a body, asyncio lets these through: the other runs of this process go on.
+                log.warning("a body raised %s; its run has failed", type(error).__name__)
         self.loop.close()
 
     def _on_beat(self, connection: Connection[type_of_row], holds: int) -> None:

@@ -17,10 +17,12 @@ from agentrun.core.errors import BodyError
 class Branch:
     """One line of steps. `#3` is the root's third step, `#2.1` the first step of the root's second branch."""
 
-    __slots__ = ("_forks", "_prefix", "_steps")
+    __slots__ = ("_forks", "_prefix", "_steps", "tasks")
 
-    def __init__(self, prefix: str = "#") -> None:
+    def __init__(self, prefix: str = "#", tasks: set[asyncio.Task[Any]] | None = None) -> None:
         self._prefix, self._steps, self._forks = prefix, 0, 0
+        self.tasks: set[asyncio.Task[Any]] = set() if tasks is None else tasks
+        """The tasks of all branches of the body that have not ended."""
 
     def next_key(self) -> str:
         self._steps += 1
@@ -28,7 +30,7 @@ class Branch:
 
     def fork(self) -> Branch:
         self._forks += 1
-        return Branch(f"{self._prefix}{self._forks}.")
+        return Branch(f"{self._prefix}{self._forks}.", self.tasks)
 
 
 BRANCH: contextvars.ContextVar[Branch | None] = contextvars.ContextVar("agentrun_branch", default=None)
@@ -59,4 +61,8 @@ def branching_tasks(
     if current is not None:
         context = (context or contextvars.copy_context()).copy()
         context.run(BRANCH.set, current.fork())
-    return asyncio.Task(coroutine, loop=loop, context=context, **options)
+    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context, **options)
+    if current is not None:
+        current.tasks.add(task)
+        task.add_done_callback(current.tasks.discard)
+    return task

@@ -76,6 +76,11 @@ class Lease:
             self._ending = not isinstance(self.stopped, LeaseLost)
             return self._ending
 
+    def go_on(self) -> None:
+        """The segment does not end after all: parking was refused."""
+        with self._lock:
+            self._ending = False
+
     def when_stopped(self, told: Callable[[StopSegment], None]) -> None:
         """Register the segment's reaction; called at once where the lease is stopped already."""
         with self._lock:

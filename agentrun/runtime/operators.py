@@ -14,10 +14,11 @@ from agentrun.core.records import Run
 from agentrun.core.wake import Wake
 from agentrun.core.words import Reason, Status, StepStatus
 from agentrun.runtime.commands import Commands
+from agentrun.runtime.settling import woken_parents
 from agentrun.store import transitions
 from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
 from agentrun.store.connect import type_of_row
-from agentrun.store.reads import RUNS_FAILED
+from agentrun.store.reads import OPEN_CHILDREN, RUNS_FAILED
 from agentrun.store.sweeping import IN_FLIGHT
 
 
@@ -37,8 +38,11 @@ class Operators:
         """
         params = self._namespace | {"run_id": run_id, "by": by, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
         for _ in range(3):
-            if self.database.row(transitions.CANCEL, params) is not None:
+            ended = self.database.row(transitions.CANCEL, params)
+            if ended is not None:
                 self.publisher.settled(run_id)
+                self.publisher.wake(*woken_parents([ended]))
+                self._cancel_children(run_id, by=by)
                 return self.status(run_id)
             if self.database.row(transitions.ASK_CANCEL, params) is not None:
                 return self.status(run_id)
@@ -48,6 +52,22 @@ class Operators:
             if run.status.final:
                 raise NotAllowed(f"run `{run_id}` is {run.status} and cannot be cancelled")
         return self.status(run_id)
+
+    def _cancel_children(self, run_id: UUID, *, by: str) -> None:
+        # One commit each, and not the parent's: what a crash leaves here the sweep does.
+        for child in self.database.rows(OPEN_CHILDREN, self._namespace | {"parent_id": run_id, "limit": 1000}):
+            self.end_orphan(child["id"], by=by)
+
+    def end_orphan(self, run_id: UUID, *, by: str) -> bool:
+        """Cancel a child whose parent has ended. False: it had ended, or was asked to before."""
+        run = self.status(run_id)
+        if run.status.final or run.cancel_requested_at is not None:
+            return False
+        try:
+            self.cancel(run_id, by=by)
+        except NotAllowed:
+            return False
+        return True
 
     def redrive(self, run_id: UUID, *, by: str) -> Run:
         """Put a failed run back to the queue: its journal is kept, its budget starts afresh.

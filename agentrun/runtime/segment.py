@@ -8,27 +8,28 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from agentrun.core.codec import within
 from agentrun.core.failures import describe
-from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, StopSegment
+from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, Parked, StopSegment
 from agentrun.core.wake import Wake
-from agentrun.core.words import Segment, Status
+from agentrun.core.words import Outcome, Segment, Status
 from agentrun.runtime.context import Context, RunFacts, SyncContext, Wishes
 from agentrun.runtime.keys import BRANCH, Branch
 from agentrun.runtime.kinds import Kind
 from agentrun.runtime.lease import Lease
-from agentrun.runtime.settling import Broke, Ending, Finished, Interrupted, Report, Stopped, settle
+from agentrun.runtime.settling import Broke, Ending, Finished, Interrupted, Report, Stopped, park, settle
 from agentrun.runtime.spending import Spending
 from agentrun.runtime.steps import Steps
 from agentrun.runtime.stepspec import WriteUnknown, in_thread
+from agentrun.runtime.waits import Waits
 from agentrun.store import transitions
 from agentrun.store.journal import REPLAY
-from agentrun.store.reads import CLAIM_LANDED, UNCLAIMED
+from agentrun.store.reads import CLAIM_LANDED, HELD, UNCLAIMED
 from agentrun.store.writer import Write
 
 if TYPE_CHECKING:
@@ -72,15 +73,30 @@ async def run_claimed(
     engine.heartbeat.hold(lease)
     try:
         kind = kind or engine.registry.require(claimed["kind"])
-        steps = await _steps(engine, claimed, lease)
-        ending = await _execute(engine, kind, claimed, steps)
-        report = await settle(engine, claimed, lease, ending)
-        return _told(report, claimed, steps)
+        return await _until_it_ends(engine, kind, claimed, lease)
     finally:
         engine.heartbeat.drop(lease)
         executing = engine.executing.pop(lease.run_id, None)
         if executing is not None:
             executing.ended.set()
+
+
+async def _until_it_ends(engine: Engine, kind: Kind, claimed: Mapping[str, Any], lease: Lease) -> Report:
+    """Execute, and execute again from the journal while parking is refused: an answer came that was not seen yet."""
+    resolutions = claimed["resolutions"]
+    while True:
+        steps, waits = await _journal(engine, claimed, lease, resolutions)
+        ending = await _execute(engine, kind, claimed, steps, waits)
+        if not (isinstance(ending, Stopped) and isinstance(ending.by, Parked) and claimed.get("keeps_request", True)):
+            return _told(await settle(engine, claimed, lease, ending), claimed, steps)
+        report = await park(engine, claimed, lease, waits)
+        if report is not None:
+            return _told(report, claimed, steps)
+        held = await engine.writer.write(Write(HELD, {"run_id": lease.run_id, "epoch": lease.epoch}))
+        if not held:
+            return _told(Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"]), claimed, steps)
+        resolutions = held[0]["resolutions"]
+        lease.go_on()
 
 
 async def _claim(engine: Engine, run_id: UUID, owner: str) -> Mapping[str, Any] | None:
@@ -109,6 +125,10 @@ async def _why_not(engine: Engine, run_id: UUID) -> Report:
     if not rows or rows[0]["namespace"] != engine.settings.namespace:
         return Report(run_id, "unknown")
     row = rows[0]
+    if row["status"] == Status.WAITING and float(row["early"] or 1) <= 0:
+        # A timer of this run is due, and its process kept the time: no need to wait for the sweep.
+        await asyncio.to_thread(engine.end_due_waits, run_id)
+        return Report(run_id, "due", row["kind"])
     if row["status"] != Status.QUEUED:
         return Report(run_id, "busy" if row["status"] == Status.RUNNING else row["status"], row["kind"])
     early = float(row["early"])
@@ -118,11 +138,13 @@ async def _why_not(engine: Engine, run_id: UUID) -> Report:
     return Report(run_id, "elsewhere" if engine.registry.get(row["kind"]) is None else "busy", row["kind"])
 
 
-async def _steps(engine: Engine, claimed: Mapping[str, Any], lease: Lease) -> Steps:
+async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, resolutions: int) -> tuple[Steps, Waits]:
+    """What earlier segments left. A run's first segment finds nothing, and does not ask."""
     rows: list[dict[str, Any]] = []
-    if claimed["epoch"] > 1:
-        rows = await engine.writer.write(Write(REPLAY, {"run_id": claimed["id"]}))
-    return Steps(
+    earlier = lease.epoch > 1 or resolutions > claimed["resolutions"]
+    if earlier:
+        rows = await engine.writer.write(Write(REPLAY, {"run_id": lease.run_id}))
+    steps = Steps(
         writer=engine.writer,
         lease=lease,
         recorded={row["key"]: row for row in rows},
@@ -135,13 +157,16 @@ async def _steps(engine: Engine, claimed: Mapping[str, Any], lease: Lease) -> St
         owner=claimed["owner"],
         keep_arguments=engine.settings.record_arguments,
     )
+    return steps, Waits(
+        steps, None if earlier else {}, resolutions, engine.publisher.soon, engine.settings, engine.registry
+    )
 
 
-async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps) -> Ending:
+async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, waits: Waits) -> Ending:
     """Run the body until it ends or the lease says stop. Writes in flight are waited for, unless it is lost."""
     if claimed["cancel_requested_at"] is not None:
         return Stopped(Cancelled())
-    task = asyncio.ensure_future(_body(engine, kind, claimed, steps))
+    task = asyncio.ensure_future(_body(engine, kind, claimed, steps, waits))
     loop = asyncio.get_running_loop()
     engine.executing[steps.lease.run_id] = Executing(steps.lease, task)
 
@@ -153,10 +178,11 @@ async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps
         steps.lease.stop(HandedBack())
     try:
         return await task
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         stopped = steps.lease.stopped
         if stopped is None:
-            raise
+            # The body cancelled itself: that is its own failure.
+            return Broke(describe(error))
         if not isinstance(stopped, LeaseLost) and steps.writes:
             await asyncio.wait(set(steps.writes))
         return Stopped(steps.lease.stopped or stopped)
@@ -176,42 +202,81 @@ def _interrupt(engine: Engine, steps: Steps, task: asyncio.Future[Any], ending: 
             pass
 
 
-async def _body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps) -> Ending:
-    context = Context(_facts_of(claimed), steps, engine.threads, Wishes(retries=kind.options.retries))
+async def _body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, waits: Waits) -> Ending:
+    root = Branch()
+    context = Context(_facts_of(claimed), steps, engine.threads, Wishes(retries=kind.options.retries), waits)
+    try:
+        ending = await _called(engine, kind, claimed, steps, context, root)
+        return await _with_branches(ending, root)
+    finally:
+        for task in list(root.tasks):
+            task.cancel()
+
+
+async def _called(
+    engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, context: Context, root: Branch
+) -> Ending:
     try:
         if claimed["model_calls"] == 0:
             await steps.may_spend(claimed["planned_cost"])
         request = kind.decode_request(claimed["request"])
-        BRANCH.set(Branch())
+        BRANCH.set(root)
         if kind.is_async:
             result = await kind.call(context, request)
         else:
             sync = SyncContext(context, asyncio.get_running_loop())
             result = await in_thread(engine.threads, kind.call, sync, request)
+        if steps.broken is not None:
+            # The body swallowed it, or gathered it among its results.
+            raise steps.broken
         text = kind.encode_result(result)
-        limit = engine.settings.max_result_bytes
-        return Finished(
-            within(text, limit, what=f"the result of kind `{kind.name}`", setting="AGENTRUN_MAX_RESULT_BYTES")
-        )
-    except (StopSegment, WriteUnknown) as stop:
-        return _stopped(stop)
-    except BaseExceptionGroup as group:
-        stops, _ = group.split((StopSegment, WriteUnknown))
-        return Broke(describe(group)) if stops is None else _stopped(_first(stops))
-    except Exception as error:
-        return Broke(describe(error))
+        what = f"the result of kind `{kind.name}`"
+        return Finished(within(text, engine.settings.max_result_bytes, what=what, setting="AGENTRUN_MAX_RESULT_BYTES"))
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return _ending_of(steps.broken or error)
+
+
+async def _with_branches(ending: Ending, root: Branch) -> Ending:
+    """Before a run parks, branches that still work finish; what they end with may weigh more than the park."""
+    if not (isinstance(ending, Stopped) and isinstance(ending.by, Parked)):
+        return ending
+    while root.tasks:
+        done, _ = await asyncio.wait(set(root.tasks))
+        for task in done:
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, WriteUnknown | StopSegment) and not isinstance(error, Parked):
+                return _ending_of(error)
+    return ending
+
+
+def _ending_of(error: BaseException) -> Ending:
+    if isinstance(error, BaseExceptionGroup):
+        stops = [leaf for leaf in _leaves(cast("BaseExceptionGroup[BaseException]", error)) if _is_stop(leaf)]
+        # The leading one of several: an interrupted write before a lost lease before the gentler endings.
+        stops.sort(key=lambda leaf: (not isinstance(leaf, WriteUnknown), not isinstance(leaf, LeaseLost)))
+        return _stopped(stops[0]) if stops else Broke(describe(cast("BaseException", error)))
+    # SystemExit and KeyboardInterrupt included: a body that calls sys.exit() must not take the worker with it.
+    return _stopped(error) if _is_stop(error) else Broke(describe(error))
+
+
+def _is_stop(error: BaseException) -> bool:
+    return isinstance(error, StopSegment | WriteUnknown)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for member in group.exceptions:
+        if isinstance(member, BaseExceptionGroup):
+            yield from _leaves(cast("BaseExceptionGroup[BaseException]", member))
+        else:
+            yield member
 
 
 def _stopped(stop: BaseException) -> Ending:
     if isinstance(stop, WriteUnknown):
         return Interrupted(stop.failure)
     return Stopped(stop if isinstance(stop, StopSegment) else LeaseLost())
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The leading one of several: an interrupted write before a lost lease before the gentler endings."""
-    leaves = [_first(member) if isinstance(member, BaseExceptionGroup) else member for member in group.exceptions]  # pyright: ignore[reportUnknownArgumentType]
-    return min(leaves, key=lambda leaf: (not isinstance(leaf, WriteUnknown), not isinstance(leaf, LeaseLost)))
 
 
 def _facts_of(claimed: Mapping[str, Any]) -> RunFacts:

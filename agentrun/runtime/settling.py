@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
 from uuid import UUID
 
 from agentrun.core.codec import decode
-from agentrun.core.failures import Failure
-from agentrun.core.outcome import Cancelled, HandedBack, LimitReached, StopSegment
+from agentrun.core.errors import AgentrunError
+from agentrun.core.failures import Failure, describe
+from agentrun.core.outcome import Cancelled, ContinueAsNew, HandedBack, LimitReached, Parked, StopSegment
 from agentrun.core.policy import Backoff, Facts, GiveUp, RetryIn, decide
 from agentrun.core.wake import Wake
 from agentrun.core.words import EventType, FailureClass, Outcome, Reason, Segment, Status
@@ -20,10 +22,12 @@ from agentrun.store import transitions
 from agentrun.store.reads import FACTS, HELD, MOVE_LANDED
 from agentrun.store.sql import Statement
 from agentrun.store.sweeping import IN_FLIGHT
+from agentrun.store.waits import PARK
 from agentrun.store.writer import Write
 
 if TYPE_CHECKING:
     from agentrun.runtime.engine import Engine
+    from agentrun.runtime.waits import Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +119,49 @@ async def _stopped(engine: Engine, claimed: Mapping[str, Any], lease: Lease, by:
         case LimitReached():
             failure = Failure(FailureClass.UNKNOWN, "LimitReached", by.detail)
             return await _final(engine, claimed, lease, Status.FAILED, by.reason, failure=failure)
+        case Parked():
+            failure = Failure(FailureClass.CONFIGURATION, "CannotWait", _CANNOT_WAIT)
+            return await _final(engine, claimed, lease, Status.FAILED, Reason.NOT_RETRYABLE, failure=failure)
+        case ContinueAsNew():
+            return await _continued(engine, claimed, lease, by.request)
         case HandedBack() if not claimed.get("keeps_request", True):
             return await _final(engine, claimed, lease, Status.FAILED, Reason.NOT_RETRYABLE, failure=_DRAINED)
         case HandedBack():
             return await _handed_back(engine, claimed, lease)
         case _:
             return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+
+
+async def park(engine: Engine, claimed: Mapping[str, Any], lease: Lease, waits: Waits) -> Report | None:
+    """Give up the lease, since only waits are left. None: refused; the segment goes on if it still holds the run."""
+    if not lease.begin_ending():
+        return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+    said = " + ".join(sorted(set(waits.waiting_on)))[:200] or "wait"
+    params = {"resolutions": waits.resolutions, "waiting_on": said}
+    rows = await _move(engine, lease, PARK, EventType.PARKED, params, {"waiting_on": said})
+    if not rows:
+        return None
+    if rows[0]["due_in"] is not None:
+        engine.wake_later(Wake.of(rows[0], cause="timer"), float(rows[0]["due_in"]))
+    return Report(lease.run_id, Outcome.WAITING, claimed["kind"])
+
+
+async def _continued(engine: Engine, claimed: Mapping[str, Any], lease: Lease, request: object) -> Report:
+    """The run is completed and its continuation born in one statement: a chain cannot break between the two."""
+    try:
+        kind = engine.registry.require(claimed["kind"])
+        text = kind.encode_request(request)
+    except AgentrunError as error:
+        return await _failed(engine, claimed, lease, describe(error))
+    next_id = uuid.uuid5(lease.run_id, "continuation")
+    params = {"request": text, "next_id": next_id}
+    said = {"status": "completed", "reason": "completed", "continued_as": str(next_id)}
+    rows = await _move(engine, lease, transitions.CONTINUE, EventType.SETTLED, params, said)
+    if not rows:
+        return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+    engine.publisher.settled(lease.run_id)
+    engine.publisher.soon(Wake(next_id, rows[0]["queue"], rows[0]["kind"], rows[0]["priority"], cause="continue"))
+    return Report(lease.run_id, Outcome.COMPLETED, claimed["kind"], reason="completed", result="null")
 
 
 async def _final(
@@ -143,6 +184,8 @@ async def _final(
     if not rows:
         return Report(claimed["id"], Outcome.LEASE_LOST, claimed["kind"])
     engine.publisher.settled(claimed["id"])
+    for parent in woken_parents(rows):
+        engine.publisher.soon(parent)
     return Report(claimed["id"], _OUTCOMES[status], claimed["kind"], reason=str(reason), result=result, error=error)
 
 
@@ -153,6 +196,7 @@ _OUTCOMES = {
 }
 
 
+_CANNOT_WAIT = "a function that is no registered kind cannot wait: nobody else could go on with it; register it"
 _DRAINED = Failure(FailureClass.UNKNOWN, "Drained", "the process ended, and the run keeps no request to go on from")
 
 
@@ -210,6 +254,16 @@ async def _move(
     guard = {"run_id": lease.run_id, "epoch": lease.epoch, "by": lease.owner, "data": json.dumps(said)}
     write = Write(statement, params | guard, landed=MOVE_LANDED, landed_params={"landed_type": str(event)})
     return await engine.writer.write(write)
+
+
+def woken_parents(rows: Sequence[Mapping[str, Any]]) -> list[Wake]:
+    """The wakes for parents that heard of their child's end in the same statement."""
+    names = ("id", "kind", "queue", "priority")
+    return [
+        Wake.of({name: row[f"parent_{name}"] for name in names}, cause="child")
+        for row in rows
+        if row["parent_id"] is not None
+    ]
 
 
 def named_writes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

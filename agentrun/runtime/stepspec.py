@@ -57,6 +57,19 @@ class StepSpec:
     """The call records its own success, in its own transaction."""
 
 
+class Named(Protocol):
+    """What tells one step from another: steps and waits alike."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def kind(self) -> StepKind: ...
+
+    @property
+    def name(self) -> str: ...
+
+
 class Performs(Protocol):
     """What a context asks for steps. The only implementation that lets a write through is `Steps`, under a lease."""
 
@@ -96,13 +109,13 @@ def detached(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.create_task(coroutine, context=context)
 
 
-def same_step(spec: StepSpec, there: Mapping[str, Any]) -> None:
+def same_step(spec: Named, there: Mapping[str, Any]) -> None:
     """Raises NonDeterminism where another step is recorded under the key."""
     if (there["kind"], there["name"]) != (str(spec.kind), spec.name):
         raise NonDeterminism(spec.key, f"{there['kind']} `{there['name']}`", f"{spec.kind} `{spec.name}`")
 
 
-def recorded_failure(spec: StepSpec, there: Mapping[str, Any]) -> StepFailed:
+def recorded_failure(spec: Named, there: Mapping[str, Any]) -> StepFailed:
     """The error that the step raised when it was executed."""
     error: dict[str, Any] = decode(there["error"]) or {}
     failed = StepFailed(

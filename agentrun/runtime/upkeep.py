@@ -13,13 +13,19 @@ from typing import Any, assert_never
 
 from agentrun.core.policy import Backoff, Crash, GiveUp, RetryIn, decide
 from agentrun.core.wake import Publisher, Wake
+from agentrun.runtime.answers import Answers
+from agentrun.runtime.commands import Commands
+from agentrun.runtime.kinds import registry
 from agentrun.runtime.luck import luck
-from agentrun.runtime.settling import facts_of, named_writes
+from agentrun.runtime.operators import Operators
+from agentrun.runtime.settling import facts_of, named_writes, woken_parents
 from agentrun.settings import Settings
 from agentrun.store import sweeping, transitions
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
+from agentrun.store.reads import OPEN_CHILDREN
 from agentrun.store.sql import Statement
+from agentrun.store.waits import DUE, LOST_CHILDREN
 
 log = logging.getLogger("agentrun.upkeep")
 
@@ -35,6 +41,7 @@ class Found:
     dead_lettered: int = 0
     cancelled: int = 0
     expired: int = 0
+    answered: int = 0
     woken: int = 0
 
 
@@ -42,6 +49,8 @@ class Sweep:
     """One pass over one namespace."""
 
     def __init__(self, settings: Settings, database: Database, publisher: Publisher, *, by: str) -> None:
+        commands = Commands(settings, database, publisher, registry)
+        self._answers, self._operators = Answers(commands), Operators(commands)
         self._settings, self._database, self._publisher, self._by = settings, database, publisher, by
         self._scope = {"namespace": settings.namespace, "limit": settings.sweep_batch}
         self.found = Found()
@@ -50,6 +59,8 @@ class Sweep:
         """Reap expired leases, end what is past its deadline, wake what is due and has no message."""
         self._reap()
         self._expire()
+        self._end_waits()
+        self._cancel_orphans()
         self._wake_due()
         params = self._scope | {"name": "sweep", "by": self._by, "found": json.dumps(asdict(self.found))}
         self._database.rows(sweeping.SWEPT, params)
@@ -89,6 +100,7 @@ class Sweep:
             self.found.dead_lettered += decision.status == "failed"
             self.found.cancelled += decision.status == "cancelled"
             self._publisher.settled(moved["id"])
+            self._publisher.wake(*woken_parents([moved]))
 
     def _move(
         self, statement: Statement, row: type_of_row, said: Mapping[str, Any], params: Mapping[str, Any] | None = None
@@ -102,6 +114,19 @@ class Sweep:
             for moved in self._database.rows(transitions.EXPIRE, self._scope | params):
                 self.found.expired += 1
                 self._publisher.settled(moved["id"])
+                self._publisher.wake(*woken_parents([moved]))
+
+    def _end_waits(self) -> None:
+        """Timers that are due, answers that nobody gave in time, and children whose end their parent missed."""
+        for row in self._database.rows(DUE, self._scope):
+            self.found.answered += self._answers.due(row, self._by)
+        for row in self._database.rows(LOST_CHILDREN, self._scope):
+            self.found.answered += self._answers.lost_child(row, self._by)
+
+    def _cancel_orphans(self) -> None:
+        """A cancel goes down the tree, and so does a parent's failure: nobody will read what its children find."""
+        for row in self._database.rows(OPEN_CHILDREN, self._scope | {"parent_id": None}):
+            self.found.cancelled += self._operators.end_orphan(row["id"], by=self._by)
 
     def _wake_due(self) -> None:
         """Send at most as many wakes as there are due runs without a message, oldest first: a backlog is no fault."""

@@ -12,6 +12,7 @@ from agentrun.store.mover import BY, DATA, NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs
 from agentrun.store.transitions import CLAIMED_COLUMNS
+from agentrun.store.waits import SEEN_COLUMNS, held, registered
 
 _SHARED: dict[str, ColumnElement[Any]] = {
     "namespace": NAMESPACE,
@@ -103,6 +104,35 @@ def _born_running() -> Statement:
     return compiled("born_running", select(born).add_cte(told))
 
 
+def _child_born() -> Statement:
+    """A child and its parent's wait for it, under the parent's epoch. No row: not held, or born before."""
+    source = held()
+    values = {
+        "id": param("child_id", UUID),
+        "namespace": source.c.namespace,
+        "kind": param("child_kind", Text),
+        "request": param("child_request", JSON),
+        "status": word(Status.QUEUED),
+        "due_at": now(),
+        "queue": param("child_queue", Text),
+        "priority": param("child_priority", SmallInteger),
+        "deadline_at": now() + seconds(param("child_deadline", Double)),
+        "lease_seconds": param("child_lease_seconds", Double),
+        "max_requeues": param("child_max_requeues", Integer),
+        "tags": param("child_tags", ARRAY(Text)),
+        "attributes": param("child_attributes", JSONB),
+        "owner": param("child_owner", Text),
+        "parent_id": source.c.id,
+        "parent_step_key": param("key", Text),
+        "created_at": now(),
+    }
+    born = insert(runs).from_select(list(values), select(*values.values()).select_from(source))
+    born = born.on_conflict_do_nothing(index_elements=["id"]).returning(runs.c.id).cte("born")
+    stored = registered(source, child_id=param("child_id", UUID))
+    stored = stored.on_conflict_do_nothing(index_elements=["run_id", "step_key"]).returning(*SEEN_COLUMNS)
+    return compiled("child_born", select(stored.cte("registered")).add_cte(born))
+
+
 def _by_keys() -> Statement:
     taken = select(runs.c.id, runs.c.idempotency_key, runs.c.request_digest, runs.c.status).where(
         runs.c.namespace == NAMESPACE,
@@ -115,4 +145,5 @@ def _by_keys() -> Statement:
 ENQUEUE = _enqueue()
 ENQUEUE_MANY = _enqueue_many()
 BORN_RUNNING = _born_running()
+CHILD_BORN = _child_born()
 BY_KEYS = _by_keys()

@@ -33,6 +33,9 @@ RUN_ID = param("run_id", UUID)
 EPOCH = param("epoch", BigInteger)
 NAMESPACE = param("namespace", Text)
 BY = param("by", Text)
+_KEY: ColumnElement[str] = literal_column("'key'")
+_KIND: ColumnElement[str] = literal_column("'kind'")
+CHILD: ColumnElement[str] = literal_column("'child'")
 DATA = param("data", JSON)
 LEASE = func.coalesce(runs.c.lease_seconds, param("lease", Double))
 
@@ -110,8 +113,8 @@ def _answered_parent(row: CTE) -> CTE:
         .where(waits.c.child_id == row.c.id, waits.c.status == word(WaitStatus.OPEN))
         .values(
             status=word(WaitStatus.RESOLVED),
-            resolution=func.json_build_object(literal_column("'child'"), row.c.id),
-            resolved_by=literal_column("'child'"),
+            resolution=func.json_build_object(CHILD, row.c.id),
+            resolved_by=CHILD,
             resolved_at=now(),
         )
         .returning(waits.c.run_id, waits.c.step_key)
@@ -133,16 +136,14 @@ def _answered_parent(row: CTE) -> CTE:
 
 
 def _told_parent(parent: CTE) -> CTE:
-    said = func.json_build_object(
-        literal_column("'key'"), parent.c.step_key, literal_column("'kind'"), literal_column("'child'")
-    )
+    said = func.json_build_object(_KEY, parent.c.step_key, _KIND, CHILD)
     entry = select(
         parent.c.id,
         event_seq.next_value(),
         word(EventType.RESOLVED),
         now(),
         parent.c.epoch,
-        literal_column("'child'"),
+        CHILD,
         said,
     )
     return insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry).cte("told_parent")

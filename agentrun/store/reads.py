@@ -107,6 +107,27 @@ def _failed() -> Statement:
     )
 
 
+def _child_result() -> Statement:
+    ended = (runs.c.status, runs.c.reason, runs.c.result, runs.c.error)
+    return compiled("child_result", select(*ended).where(runs.c.id == RUN_ID))
+
+
+def _open_children() -> Statement:
+    """Children that live on although their parent was cancelled or has failed."""
+    parent = runs.alias("parent")
+    ended = [word(Status.CANCELLED), word(Status.FAILED)]
+    living = select(runs.c.id).join(parent, parent.c.id == runs.c.parent_id)
+    orphans = living.where(
+        runs.c.parent_id.is_not(None),
+        runs.c.finished_at.is_(None),
+        runs.c.cancel_requested_at.is_(None),
+        parent.c.status.in_(ended),
+        runs.c.namespace == NAMESPACE,
+    )
+    of_one = or_(param("parent_id", UUID).is_(None), runs.c.parent_id == param("parent_id", UUID))
+    return compiled("open_children", orphans.where(of_one).limit(param("limit", Integer)))
+
+
 def _none(kind: Any) -> Any:
     return null().cast(kind)
 
@@ -157,7 +178,10 @@ def _unclaimed() -> Statement:
 def _held() -> Statement:
     """Whether a segment still holds its run, and whether its end was asked for. No row: another owner's."""
     held = (runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
-    return compiled("held", select(runs.c.cancel_requested_at.is_not(None).label("cancel_requested")).where(*held))
+    return compiled(
+        "held",
+        select(runs.c.cancel_requested_at.is_not(None).label("cancel_requested"), runs.c.resolutions).where(*held),
+    )
 
 
 def _facts() -> Statement:
@@ -190,6 +214,8 @@ CLAIM_LANDED = _claim_landed()
 UNCLAIMED = _unclaimed()
 HELD = _held()
 FACTS = _facts()
+CHILD_RESULT = _child_result()
+OPEN_CHILDREN = _open_children()
 KINDS_ALIVE = _kinds_alive()
 
 

@@ -40,7 +40,7 @@ def _expired() -> Statement:
     return compiled("expired", _unlocked(select(*facts).where(stale).order_by(runs.c.lease_expires_at).limit(LIMIT)))
 
 
-def _unlocked(candidates: Select[Any]) -> Select[Any]:
+def _unlocked(candidates: Any) -> Select[Any]:
     """Rows that somebody has locked are left for the next sweep: an owner that froze inside a transaction, or lost its
     network there, would otherwise hold up everybody's sweeps for as long as its connection lives."""
     return candidates.with_for_update(key_share=True, skip_locked=True, of=runs)

@@ -217,7 +217,6 @@ waits = Table(
     Column("resolution", JSON),
     Column("resolved_by", Text),
     Column("comment", Text),
-    Column("seen_epoch", BigInteger),
     Column("created_at", _TIME, nullable=False, server_default=text("now()")),
     Column("resolved_at", _TIME),
     UniqueConstraint("run_id", "step_key"),

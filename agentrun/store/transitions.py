@@ -16,6 +16,7 @@ from sqlalchemy import (
     and_,
     exists,
     func,
+    insert,
     literal_column,
     null,
     or_,
@@ -27,10 +28,21 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID
 from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core import moves as legal
-from agentrun.core.words import FINAL, Effect, EventType, Reason, Status, StepStatus
-from agentrun.store.mover import BY, EPOCH, LEASE, NAMESPACE, RUN_ID, final_statement, moved, statement, told
+from agentrun.core.words import FINAL, Effect, EventType, Reason, Status, StepStatus, WaitStatus
+from agentrun.store.mover import (
+    BY,
+    EPOCH,
+    LEASE,
+    NAMESPACE,
+    RUN_ID,
+    WAKE_COLUMNS,
+    final_statement,
+    moved,
+    statement,
+    told,
+)
 from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
-from agentrun.store.tables import event_seq, runs, steps
+from agentrun.store.tables import event_seq, runs, steps, waits
 
 CLAIMED_COLUMNS = (
     runs.c.id, runs.c.epoch, runs.c.kind, runs.c.request, runs.c.queue, runs.c.priority, runs.c.requeue_count,
@@ -104,6 +116,37 @@ def _settle(target: Status) -> Statement:
         error=null() if target is Status.COMPLETED else func.coalesce(param("error", JSON), runs.c.error),
     )
     return final_statement(f"settle_{target}", row, told(row, EventType.SETTLED))
+
+
+def _continue() -> Statement:
+    """Ends a run as completed and bears its continuation, which inherits who waits for it. Refuses as settle."""
+    row = moved(
+        legal.SETTLE,
+        Status.COMPLETED,
+        reason=word(Reason.COMPLETED),
+        error=null(),
+        returning=(*WAKE_COLUMNS, runs.c.lease_seconds, runs.c.max_requeues, runs.c.limits, runs.c.tags,
+                   runs.c.attributes, runs.c.owner, runs.c.parent_id, runs.c.parent_step_key),
+    )  # fmt: skip
+    same = ("namespace", "kind", "queue", "priority", "lease_seconds", "max_requeues", "limits", "tags", "attributes",
+            "owner", "parent_id", "parent_step_key")  # fmt: skip
+    values = {
+        "id": param("next_id", UUID),
+        "request": param("request", JSON),
+        "status": word(Status.QUEUED),
+        "due_at": now(),
+        "created_at": now(),
+        "continued_from": row.c.id,
+        **{name: row.c[name] for name in same},
+    }
+    born = insert(runs).from_select(list(values), select(*values.values()).select_from(row)).cte("born")
+    followed = (
+        update(waits)
+        .where(waits.c.child_id == row.c.id, waits.c.status == word(WaitStatus.OPEN))
+        .values(child_id=param("next_id", UUID))
+        .cte("followed")
+    )
+    return statement("continue_as_new", row, told(row, EventType.SETTLED), born, followed)
 
 
 def _requeue() -> Statement:
@@ -303,6 +346,7 @@ def _renew_all() -> Statement:
 
 CLAIM_RUN = _claim()
 SETTLE = {target: _settle(target) for target in FINAL}
+CONTINUE = _continue()
 REQUEUE = _requeue()
 HAND_BACK = _hand_back()
 REAP_REQUEUE = _reap_requeue()

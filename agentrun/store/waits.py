@@ -92,31 +92,21 @@ def _take_signal() -> Statement:
     return compiled("take_signal", select(stored.returning(*SEEN_COLUMNS).cte("answered")))
 
 
-def _seen() -> Statement:
-    """The segment has recorded the step that waited: the resolution is seen."""
-    source = held()
-    done = (
-        update(waits)
-        .where(waits.c.run_id == source.c.id, waits.c.step_key == KEY, ~OPEN)
-        .values(seen_epoch=EPOCH)
-        .returning(waits.c.run_id)
-    )
-    return compiled("wait_seen", select(done.cte("done")))
-
-
 def _park() -> Statement:
     """Refuses (no row): not running, another epoch, no wait is open, or one was resolved that was not seen."""
     open_waits = and_(waits.c.run_id == runs.c.id, OPEN)
+    first = func.min(waits.c.due_at)
     parked = moved(
         legal.PARK,
         Status.WAITING,
         runs.c.resolutions == param("resolutions", Integer),
         exists().where(open_waits),
         waiting_on=param("waiting_on", Text),
-        due_at=select(func.min(waits.c.due_at)).where(open_waits).scalar_subquery(),
+        due_at=select(first).where(open_waits).scalar_subquery(),
         pending_effect=null(),
     )
-    return statement("park", parked, told(parked, EventType.PARKED))
+    due_in = func.extract("epoch", parked.c.due_at - now()).label("due_in")
+    return compiled("park", select(parked, due_in).add_cte(told(parked, EventType.PARKED)))
 
 
 def _count() -> Statement:
@@ -208,6 +198,11 @@ def _due() -> Statement:
     )
 
 
+def _due_of_run() -> Statement:
+    columns = (waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.kind, waits.c.on_expiry, waits.c.role)
+    return compiled("waits_due_of_run", select(*columns).where(waits.c.run_id == RUN_ID, OPEN, waits.c.due_at <= now()))
+
+
 def _inbox() -> Statement:
     """What waits for people (and for signals), oldest first."""
     columns = (
@@ -263,7 +258,6 @@ def _lost_children() -> Statement:
 
 REGISTER = _register()
 TAKE_SIGNAL = _take_signal()
-SEEN = _seen()
 PARK = _park()
 COUNT = _count()
 CLOSE = {status: _close(status) for status in (WaitStatus.RESOLVED, WaitStatus.EXPIRED)}
@@ -273,6 +267,7 @@ OF_RUN = _of_run()
 WAITING_FOR = _waiting_for()
 BY_TOKEN = _by_token()
 DUE = _due()
+DUE_OF_RUN = _due_of_run()
 INBOX = _inbox()
 ESCALATE = _escalate()
 LOST_CHILDREN = _lost_children()

@@ -61,6 +61,20 @@ class Rows:
         assert self.do(transitions.SETTLE[status], run_id, reason=str(reason), result='"done"', error=None)
         return run_id
 
+    def wait(self, run_id: UUID, key: str = "w", **columns: Any) -> UUID:
+        """An open wait of a run, for the signal `go`."""
+        values = {"id": uuids.uuid7(), "run_id": run_id, "step_key": key, "namespace": self.namespace, "kind": "signal"}
+        values |= {"name": "go", "asks": "{}"} | columns
+        names = sql.SQL(", ").join(map(sql.Identifier, values))
+        with self.database.connection() as connection:
+            connection.execute(
+                sql.SQL("INSERT INTO agentrun.waits ({}) VALUES ({})").format(
+                    names, sql.SQL(", ").join(sql.Placeholder() * len(values))
+                ),
+                list(values.values()),
+            )
+        return values["id"]
+
     def expire_lease(self, run_id: UUID) -> None:
         """Travel: the lease of a running run is over."""
         self._long_ago(run_id, "lease_expires_at")
@@ -93,6 +107,10 @@ class Rows:
             "result": None,
             "error": None,
             "delay": 0.0,
+            "resolutions": 0,
+            "waiting_on": "signal:go",
+            "request": "{}",
+            "next_id": uuids.uuid7(),
         }
         given = usual | params
         return given | {"epochs": [given["epoch"]] * len(given["run_ids"])}

@@ -380,7 +380,6 @@ def upgrade() -> None:
         sa.Column("resolution", postgresql.JSON(astext_type=sa.Text()), nullable=True),
         sa.Column("resolved_by", sa.Text(), nullable=True),
         sa.Column("comment", sa.Text(), nullable=True),
-        sa.Column("seen_epoch", sa.BigInteger(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("resolved_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("(status = 'open') = (resolved_at IS NULL)", name=op.f("waits_open_iff_unresolved")),

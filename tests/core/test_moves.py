@@ -37,7 +37,7 @@ def test_what_is_completed_or_cancelled_stays_so(status: Status) -> None:
 
 def test_running_is_only_entered_by_a_claim_and_kept_by_its_owner() -> None:
     into = {move.verb for move in MOVES if Status.RUNNING in move.targets}
-    assert into == {"claim", "resume_here", "renew"}
+    assert into == {"claim", "renew"}
 
 
 def test_every_move_of_a_segment_starts_at_running_and_is_fenced() -> None:

@@ -25,6 +25,7 @@ WRITES: list[Statement] = [
     *transitions.SETTLE.values(),
     *transitions.REAP_SETTLE.values(),
     transitions.RENEW_ALL,
+    transitions.CONTINUE,
 ]
 READS_ONLY = {journal.STEP_LANDED, reads.MOVE_LANDED, reads.HELD, reads.FACTS}
 """They name the epoch, and write nothing."""

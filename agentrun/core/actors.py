@@ -1,0 +1,47 @@
+"""Who may do what. The library checks where an actor is given; who calls without one acts for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agentrun.core.errors import Forbidden, NotFound
+from agentrun.core.records import Run
+
+
+class Scope(StrEnum):
+    """What an actor may be allowed. There is no wildcard: no scope, no right."""
+
+    ENQUEUE = "run:enqueue"
+    READ = "run:read"
+    CANCEL = "run:cancel"
+    APPROVE = "run:approve"
+    INPUT = "run:input"
+    OPERATE = "run:operate"
+
+
+OWNER_MAY = frozenset({Scope.READ, Scope.CANCEL})
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A person or service, by id, with its scopes. `roles` are what waits may be addressed to."""
+
+    id: str
+    scopes: frozenset[Scope] = frozenset()
+    roles: frozenset[str] = frozenset()
+
+
+def require(actor: Actor | str, scope: Scope, run: Run) -> str:
+    """The actor's id. Raises NotFound where the actor may not even see the run, Forbidden where it may only see it.
+
+    A plain string is a name for the record, not checked.
+    """
+    if isinstance(actor, str):
+        return actor
+    owns = run.owner is not None and run.owner == actor.id
+    if scope in actor.scopes or (owns and scope in OWNER_MAY):
+        return actor.id
+    if owns or Scope.READ in actor.scopes:
+        raise Forbidden(f"`{actor.id}` may not do this to run `{run.id}`: it needs the scope {scope}")
+    raise NotFound(f"no run `{run.id}`; `agentrun list` shows what is there")

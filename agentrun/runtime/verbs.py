@@ -1,0 +1,281 @@
+"""The verbs with which a body waits: sleep, signal, approval, input, webhook, child. All of them park."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from agentrun.core.codec import decode
+from agentrun.core.errors import BodyError
+from agentrun.core.outcome import ContinueAsNew
+from agentrun.core.words import Effect, StepKind, WaitKind
+from agentrun.runtime.children import child_row, decoded_result
+from agentrun.runtime.keys import key_for
+from agentrun.runtime.stepspec import StepSpec
+from agentrun.runtime.waits import Waits, WaitSpec, child_id, expiry
+
+SHORTEST_PARK = 1.0
+"""Seconds: a shorter sleep holds its worker, since giving the run up and back costs more."""
+
+_UNSET = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How an approval was decided. True where it was given. `payload` is what was approved, edited or not."""
+
+    approved: bool
+    by: str | None = None
+    comment: str | None = None
+    payload: Any = None
+
+    def __bool__(self) -> bool:
+        return self.approved
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A wait that whoever holds `token` resolves, once. The token is safe to put into a URL; keep it secret."""
+
+    token: str
+    key: str
+    _verbs: WaitingVerbs
+
+    def wait(self) -> Coroutine[Any, Any, Any]:
+        """The payload, once somebody sent one."""
+        return self._verbs.waits.ask(self._verbs.webhook_spec(self.key, self.token))
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child that was started and not waited for yet."""
+
+    run_id: UUID
+    spec: WaitSpec
+    _verbs: WaitingVerbs
+
+    def result(self) -> Coroutine[Any, Any, Any]:
+        """Its result, once it has ended. Raises StepFailed where it has none."""
+        return self._verbs.child_result(self.spec)
+
+
+class WaitingVerbs:
+    """Mixed into Context. Positions are taken when a verb is called, as for steps."""
+
+    waits: Waits
+    _key: str | None
+    _owner: str | None
+
+    def sleep(
+        self,
+        duration: timedelta | float | None = None,
+        *,
+        seconds: float = 0,
+        minutes: float = 0,
+        hours: float = 0,
+        days: float = 0,
+    ) -> Coroutine[Any, Any, None]:
+        """Go on after a while (seconds or a timedelta). The end is stored at the first pass and never moves.
+
+        Holds no worker, however long; a sleep of up to a second does. A sleep never ends early.
+        """
+        span = duration if isinstance(duration, timedelta) else timedelta(seconds=duration or 0)
+        total = (span + timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)).total_seconds()
+        key = key_for(self._key)
+        if total <= SHORTEST_PARK:
+            return self._nap(key, total)
+        return self.waits.ask(WaitSpec(key, StepKind.SLEEP, WaitKind.TIMER, "sleep", due_in=total))
+
+    def sleep_until(self, when: datetime) -> Coroutine[Any, Any, None]:
+        """Go on at an instant (with a time zone). Raises BodyError for one without."""
+        if when.tzinfo is None:
+            raise BodyError("sleep_until needs a datetime with a time zone, for example datetime(..., tzinfo=UTC)")
+        return self.waits.ask(WaitSpec(key_for(self._key), StepKind.SLEEP, WaitKind.TIMER, "sleep", due_at=when))
+
+    def signal(
+        self, name: str, *, timeout: timedelta | float | None = None, default: Any = _UNSET
+    ) -> Coroutine[Any, Any, Any]:
+        """The next signal of that name, also one that came before anybody waited. Its payload is a JSON value.
+
+        After `timeout` (seconds or a timedelta) WaitExpired is raised, or `default` is the answer where one is given.
+        """
+        policy = expiry("fail") if default is _UNSET else expiry("default", default=default)
+        return self.waits.ask(
+            WaitSpec(
+                key_for(self._key), StepKind.SIGNAL, WaitKind.SIGNAL, name, due_in=_seconds(timeout), on_expiry=policy
+            )
+        )
+
+    def approval(
+        self,
+        question: str,
+        *,
+        payload: Any = None,
+        role: str | None = None,
+        editable: bool = False,
+        four_eyes: bool = False,
+        expires: timedelta | float | None = None,
+        on_expiry: Literal["fail", "deny", "escalate"] = "deny",
+        escalate_to: str | None = None,
+        remind: timedelta | float | None = None,
+    ) -> Coroutine[Any, Any, Decision]:
+        """Wait until somebody decides. The decision is bound to a digest of question and payload, and single-use.
+
+        `role` says who is asked. With `editable`, whoever approves may change the payload (both are recorded). With
+        `four_eyes`, the run's owner cannot approve. After `expires`: denied, WaitExpired, or another role is asked.
+        """
+        asks = {
+            "question": question,
+            "payload": _as_json(payload),
+            "editable": editable,
+            "four_eyes": four_eyes,
+        }
+        spec = WaitSpec(
+            key_for(self._key),
+            StepKind.APPROVAL,
+            WaitKind.APPROVAL,
+            question[:200],
+            asks=asks,
+            role=role,
+            due_in=_seconds(expires),
+            remind_in=_seconds(remind),
+            on_expiry=expiry(on_expiry, role=escalate_to, seconds=_seconds(expires)),
+        )
+        return self._decided(spec)
+
+    def input(
+        self,
+        question: str,
+        *,
+        schema: type[BaseModel] | Mapping[str, Any],
+        role: str | None = None,
+        expires: timedelta | float | None = None,
+        on_expiry: Literal["fail", "default", "escalate"] = "fail",
+        default: Any = None,
+        escalate_to: str | None = None,
+        remind: timedelta | float | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Wait for data of a schema: a pydantic model (the answer is one of it) or a JSON schema (a JSON value)."""
+        model = schema if isinstance(schema, type) else None
+        asked = schema.model_json_schema() if isinstance(schema, type) else dict(schema)
+        spec = WaitSpec(
+            key_for(self._key),
+            StepKind.INPUT,
+            WaitKind.INPUT,
+            question[:200],
+            asks={"question": question, "schema": asked},
+            role=role,
+            due_in=_seconds(expires),
+            remind_in=_seconds(remind),
+            on_expiry=expiry(on_expiry, default=_as_json(default), role=escalate_to, seconds=_seconds(expires)),
+        )
+        return self.waits.ask(spec, decoded=model.model_validate_json if model is not None else decode)
+
+    async def webhook(self, *, expires: timedelta | float | None = None) -> Webhook:
+        """A token for one answer from outside: put it into a URL, then `await hook.wait()`."""
+        key = key_for(self._key)
+        token = await self.waits.steps.perform(_token_step(f"{key[:190]}:token"))
+        spec = self.webhook_spec(key, token, expires)
+        await self.waits.start(spec)
+        return Webhook(token, key, self)
+
+    def child(self, kind: str, request: Any = None, **wishes: Any) -> Coroutine[Any, Any, Any]:
+        """Start a run of another kind and wait for its result, typed where the kind is registered here.
+
+        `queue`, `priority`, `tags`, `attributes` as at a producer; the owner is this run's. Raises StepFailed where the
+        child fails or is cancelled; InvalidRequest before anything is stored.
+        """
+        return self.child_result(self._child_spec(kind, request, wishes))
+
+    async def spawn(self, kind: str, request: Any = None, **wishes: Any) -> Child:
+        """Start a child and go on; `await child.result()` when it is needed, or never."""
+        spec = self._child_spec(kind, request, wishes)
+        await self.waits.start(spec)
+        return Child(child_id(self.waits.steps.lease.run_id, spec.key), spec, self)
+
+    def continue_as_new(self, request: Any = None) -> None:
+        """End this run and start a fresh one of its kind with a new request, atomically. Never returns."""
+        raise ContinueAsNew(request)
+
+    # ---- what the returned values call
+
+    def child_result(self, spec: WaitSpec) -> Coroutine[Any, Any, Any]:
+        """The child's result, typed."""
+        kinds, kind = self.waits.kinds, spec.name
+        return self.waits.ask(spec, decoded=lambda text: decoded_result(kinds, kind, text))
+
+    def webhook_spec(self, key: str, token: str, expires: timedelta | float | None = None) -> WaitSpec:
+        """The wait that the token resolves."""
+        return WaitSpec(
+            key,
+            StepKind.SIGNAL,
+            WaitKind.SIGNAL,
+            "webhook",
+            due_in=_seconds(expires),
+            on_expiry=expiry("fail"),
+            token_digest=token_digest(token),
+        )
+
+    async def _decided(self, spec: WaitSpec) -> Decision:
+        asked = spec.asks["payload"]
+        said: dict[str, Any] = await self.waits.ask(spec)
+        payload = said["edited"] if said.get("edited") is not None else asked
+        return Decision(bool(said.get("approved")), said.get("by"), said.get("comment"), payload)
+
+    async def _nap(self, key: str, seconds: float) -> None:
+        async def nap() -> None:
+            await asyncio.sleep(max(seconds, 0))
+
+        await self.waits.steps.perform(
+            StepSpec(key, StepKind.SLEEP, "sleep", Effect.READ_ONLY, call=nap, encode=_null, decode=decode)
+        )
+
+    def _child_spec(self, kind: str, request: Any, wishes: Mapping[str, Any]) -> WaitSpec:
+        key = key_for(self._key)
+        row = child_row(
+            self.waits.settings,
+            self.waits.kinds,
+            kind,
+            request,
+            owner=self._owner,
+            queue=wishes.get("queue"),
+            priority=wishes.get("priority", 0),
+            tags=tuple(wishes.get("tags", ())),
+            attributes=wishes.get("attributes") or {},
+        )
+        born = row | {"child_id": child_id(self.waits.steps.lease.run_id, key)}
+        return WaitSpec(key, StepKind.CHILD, WaitKind.CHILD, kind, child=born)
+
+
+def token_digest(token: str) -> str:
+    """What is stored of a token."""
+    return sha256(token.encode()).hexdigest()
+
+
+def _token_step(key: str) -> StepSpec:
+    async def make() -> str:
+        return secrets.token_urlsafe(32)
+
+    return StepSpec(key, StepKind.STEP, "token", Effect.READ_ONLY, call=make, encode=json.dumps, decode=json.loads)
+
+
+def _null(_: object) -> str:
+    return "null"
+
+
+def _seconds(span: timedelta | float | None) -> float | None:
+    return span.total_seconds() if isinstance(span, timedelta) else span
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(to_json(value))

@@ -1,0 +1,222 @@
+"""A body's waits: one idea for timers, signals, approvals, inputs, webhooks and children.
+
+A wait is registered, and its branch ends with Parked; whoever resolves it wakes the run, and the replay finds the
+answer and records it as the step's result. Branches that still work finish before the run parks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from agentrun.core.codec import decode, digest
+from agentrun.core.errors import StepFailed, WaitExpired
+from agentrun.core.failures import Failure
+from agentrun.core.outcome import LeaseLost, Parked
+from agentrun.core.wake import Wake
+from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, WaitKind, WaitStatus
+from agentrun.runtime.kinds import Registry
+from agentrun.runtime.steps import Steps
+from agentrun.runtime.stepspec import ended_with, recorded_failure, same_step
+from agentrun.settings import Settings
+from agentrun.store import journal, waits
+from agentrun.store.births import CHILD_BORN
+from agentrun.store.reads import CHILD_RESULT
+from agentrun.store.writer import Write
+
+
+@dataclass(frozen=True, slots=True)
+class WaitSpec:
+    """One wait that a body asks for. Times are seconds from its registration, or an instant."""
+
+    key: str
+    kind: StepKind
+    waits_for: WaitKind
+    name: str
+    asks: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    role: str | None = None
+    due_in: float | None = None
+    due_at: datetime | None = None
+    remind_in: float | None = None
+    on_expiry: Mapping[str, Any] | None = None
+    token_digest: str | None = None
+    child: Mapping[str, Any] | None = None
+    """The row of a child that is born with its wait."""
+
+    answer: Callable[[Mapping[str, Any]], str] | None = None
+    """The step's result as JSON text, from the resolved wait; by default its resolution."""
+
+
+@dataclass(slots=True)
+class Waits:
+    """The waits of one segment: what it found at its claim, and what its branches wait for."""
+
+    steps: Steps
+    rows: dict[str, Mapping[str, Any]] | None
+    """By step key; None until somebody asks, where earlier segments may have left some."""
+
+    resolutions: int
+    wake: Callable[[Wake], None]
+    settings: Settings
+    kinds: Registry
+    waiting_on: list[str] = field(default_factory=list[str])
+    _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ask(self, spec: WaitSpec, *, decoded: Callable[[str], Any] = decode) -> Any:
+        """The answer: from the journal, or from the wait once it is resolved. Raises Parked until then.
+
+        Raises WaitExpired where nobody answered in time and the wait says `fail`; StepFailed for a child that failed;
+        NonDeterminism and the segment's endings as every step does.
+        """
+        self.steps.lease.check()
+        there = self.steps.recorded.get(spec.key)
+        if there is not None:
+            same_step(spec, there)
+            self.steps.replayed += 1
+            if there["status"] == StepStatus.COMPLETED:
+                return decoded(there["result"])
+            raise _as_raised(recorded_failure(spec, there))
+        row = (await self._known()).get(spec.key)
+        if row is None or row["status"] == WaitStatus.OPEN:
+            row = await self._looked_up(spec, row)
+        if row["status"] == WaitStatus.OPEN:
+            self.waiting_on.append(_said(spec))
+            raise Parked
+        return decoded(await self._recorded(spec, row))
+
+    async def start(self, spec: WaitSpec) -> None:
+        """Register the wait (and its child) without waiting for it yet."""
+        self.steps.lease.check()
+        if spec.key not in self.steps.recorded and spec.key not in await self._known():
+            await self._registered(spec)
+
+    async def _looked_up(self, spec: WaitSpec, row: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """The wait as it is now: a buffered signal answers it at once, else it is registered."""
+        if spec.waits_for is WaitKind.SIGNAL and spec.token_digest is None:
+            taken = await self._write(waits.TAKE_SIGNAL, spec)
+            if taken:
+                return taken[0]
+        return row if row is not None else await self._registered(spec)
+
+    async def _registered(self, spec: WaitSpec) -> Mapping[str, Any]:
+        statement = waits.REGISTER if spec.child is None else CHILD_BORN
+        rows = await self._write(statement, spec)
+        if not rows:
+            rows = [row for row in await self._all() if row["step_key"] == spec.key]
+        if not rows:
+            raise LeaseLost
+        (await self._known())[spec.key] = rows[0]
+        if spec.child is not None:
+            child = spec.child
+            self.wake(
+                Wake(
+                    child["child_id"], child["child_queue"], child["child_kind"], child["child_priority"], cause="child"
+                )
+            )
+        return rows[0]
+
+    async def _recorded(self, spec: WaitSpec, row: Mapping[str, Any]) -> str:
+        """Record the answer as the step's end."""
+        text, failure = await self._ended(spec, row)
+        status = StepStatus.COMPLETED if failure is None else StepStatus.FAILED
+        lease = self.steps.lease
+        guard = {"run_id": lease.run_id, "epoch": lease.epoch, "by": lease.owner, "key": spec.key}
+        named = {"kind": str(spec.kind), "name": spec.name, "effect": str(Effect.READ_ONLY), "attempt": 1}
+        blank = {"args": None, "args_digest": None, "lease": None}
+        params = guard | named | blank | ended_with(status, text, failure, None)
+        landed = {"landed_status": str(status)}
+        write = Write(journal.RECORD, params, landed=journal.STEP_LANDED, landed_params=landed)
+        if not await self.steps.writer.write(write):
+            raise LeaseLost
+        self.steps.executed += 1
+        if failure is not None:
+            failed = StepFailed(spec.key, spec.name, failure.error_type, failure.message, str(failure.failure_class))
+            raise _as_raised(failed)
+        return text or "null"
+
+    async def _ended(self, spec: WaitSpec, row: Mapping[str, Any]) -> tuple[str | None, Failure | None]:
+        if spec.waits_for is WaitKind.CHILD:
+            return await self._child_ended(spec, row)
+        if row["status"] == WaitStatus.EXPIRED and decode(row["resolution"]) == {"expired": "fail"}:
+            return None, Failure(FailureClass.UNKNOWN, _EXPIRED, f"nobody answered `{spec.name}` in time", spec.key)
+        return (spec.answer(row) if spec.answer is not None else row["resolution"] or "null"), None
+
+    async def _child_ended(self, spec: WaitSpec, row: Mapping[str, Any]) -> tuple[str | None, Failure | None]:
+        child = (await self.steps.writer.write(Write(CHILD_RESULT, {"run_id": row["child_id"]})))[0]
+        if child["status"] == "completed":
+            return child["result"] or "null", None
+        said = f"child `{row['child_id']}` is {child['status']} ({child['reason']})"
+        return None, Failure(FailureClass.UNKNOWN, "agentrun.ChildFailed", said, spec.key)
+
+    async def _known(self) -> dict[str, Mapping[str, Any]]:
+        if self.rows is None:
+            async with self._loading:
+                if self.rows is None:
+                    self.rows = {row["step_key"]: row for row in await self._all()}
+        return self.rows
+
+    async def _all(self) -> list[dict[str, Any]]:
+        return await self.steps.writer.write(Write(waits.OF_RUN, {"run_id": self.steps.lease.run_id}))
+
+    async def _write(self, statement: Any, spec: WaitSpec) -> list[dict[str, Any]]:
+        lease = self.steps.lease
+        asks = json.dumps(spec.asks)
+        params = {
+            "run_id": lease.run_id,
+            "epoch": lease.epoch,
+            "by": lease.owner,
+            "wait_id": wait_id(lease.run_id, spec.key),
+            "key": spec.key,
+            "kind": str(spec.waits_for),
+            "name": spec.name,
+            "asks": asks,
+            "asks_digest": digest(asks),
+            "role": spec.role,
+            "due_at": spec.due_at,
+            "due_in": spec.due_in,
+            "remind_in": spec.remind_in,
+            "on_expiry": json.dumps(spec.on_expiry) if spec.on_expiry is not None else None,
+            "token_digest": spec.token_digest,
+            **(spec.child or {}),
+        }
+        return await self.steps.writer.write(Write(statement, params))
+
+
+_EXPIRED = "agentrun.WaitExpired"
+
+
+def wait_id(run_id: UUID, key: str) -> UUID:
+    """The id of a step's wait: the same in every attempt to register it."""
+    return uuid.uuid5(run_id, f"wait/{key}")
+
+
+def child_id(run_id: UUID, key: str) -> UUID:
+    """The id of a step's child: the same in every attempt to start it."""
+    return uuid.uuid5(run_id, f"child/{key}")
+
+
+def expiry(policy: str, default: Any = None, role: str | None = None, seconds: float | None = None) -> dict[str, Any]:
+    """What happens when nobody answers in time: fail, deny, default (a value), or escalate (another role)."""
+    return {"policy": policy, "default": default, "role": role, "seconds": seconds}
+
+
+def _said(spec: WaitSpec) -> str:
+    match spec.waits_for:
+        case WaitKind.TIMER:
+            return "timer"
+        case WaitKind.SIGNAL | WaitKind.CHILD:
+            return f"{spec.waits_for}:{spec.name}"
+        case _:
+            return str(spec.waits_for)
+
+
+def _as_raised(failed: StepFailed) -> StepFailed:
+    if failed.error_type == _EXPIRED:
+        return WaitExpired(failed.key, failed.name, failed.error_type, failed.message, failed.failure_class)
+    return failed
