@@ -36,6 +36,7 @@ from agentrun.core.words import Effect, EventType, FailureClass, Outcome, Reason
 from agentrun.runtime.context import Context, SyncContext
 from agentrun.runtime.current import current_step
 from agentrun.runtime.effects import NOT_APPLIED, Applied, effect
+from agentrun.runtime.hooks import on_waiting, signed_call
 from agentrun.runtime.kinds import Retries, durable
 from agentrun.runtime.rehearsal import rehearse
 from agentrun.runtime.verbs import Child, Decision, Webhook
@@ -98,7 +99,9 @@ __all__ = [
     "current_step",
     "durable",
     "effect",
+    "on_waiting",
     "rehearse",
+    "signed_call",
 ]
 
 _OF_AGENTS = frozenset({"AgentRequest", "AgentrunDurability", "register_agent", "run_agent"})

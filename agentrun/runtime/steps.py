@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from agentrun.core.codec import digest, within
-from agentrun.core.errors import BodyError, InvalidResult, NonDeterminism, NotApplied, StepFailed, TooLarge
+from agentrun.core.errors import BodyError, InvalidRequest, InvalidResult, NonDeterminism, NotApplied, StepFailed, TooLarge
 from agentrun.core.failures import Failure, describe
 from agentrun.core.outcome import Cancelled, LeaseLost, LimitReached
 from agentrun.core.words import Effect, FailureClass, Reason, StepKind, StepStatus
@@ -348,8 +348,8 @@ class Steps:
         what = f"the result of step `{spec.name}`"
         try:
             text = spec.encode(value)
-        except ValueError as error:
-            raise InvalidResult(f"{what} cannot be stored as JSON: {error}") from None
+        except (InvalidRequest, ValueError) as error:
+            raise InvalidResult(f"{what}: {error}") from None
         return within(text, self.result_limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES")
 
     async def _written(self, statement: Statement, params: dict[str, Any], status: StepStatus) -> list[dict[str, Any]]:

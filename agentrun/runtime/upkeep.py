@@ -15,6 +15,7 @@ from agentrun.core.policy import Backoff, Crash, GiveUp, RetryIn, decide
 from agentrun.core.wake import Publisher, Wake
 from agentrun.runtime.answers import Answers
 from agentrun.runtime.commands import Commands
+from agentrun.runtime.hooks import notify
 from agentrun.runtime.kinds import registry
 from agentrun.runtime.luck import luck
 from agentrun.runtime.operators import Operators
@@ -43,6 +44,7 @@ class Found:
     expired: int = 0
     answered: int = 0
     woken: int = 0
+    told: int = 0
 
 
 class Sweep:
@@ -62,6 +64,7 @@ class Sweep:
         self._end_waits()
         self._cancel_orphans()
         self._wake_due()
+        self.found.told = notify(self._database, self._settings.namespace, limit=self._settings.sweep_batch)
         params = self._scope | {"name": "sweep", "by": self._by, "found": json.dumps(asdict(self.found))}
         self._database.rows(sweeping.SWEPT, params)
         if any(asdict(self.found).values()):

@@ -211,6 +211,7 @@ waits = Table(
     Column("role", Text),
     Column("due_at", _TIME),
     Column("remind_at", _TIME),
+    Column("remind_seconds", Double),
     Column("on_expiry", JSON),
     Column("child_id", UUID(as_uuid=True)),
     Column("token_digest", Text),
@@ -288,13 +289,17 @@ notices = Table(
     Column("id", BigInteger, primary_key=True, autoincrement=True),
     Column("namespace", Text, nullable=False),
     Column("run_id", UUID(as_uuid=True), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("wait_id", UUID(as_uuid=True)),
     Column("hook", Text, nullable=False),
+    Column("round", Integer, nullable=False, server_default=text("1")),
     Column("data", JSON),
     Column("due_at", _TIME, nullable=False),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("delivered_at", _TIME),
     Column("last_error", Text),
 )
+Index("notices_once", notices.c.hook, notices.c.wait_id, notices.c.round, unique=True)
+Index("notices_wait", notices.c.wait_id)
 Index("notices_due", notices.c.namespace, notices.c.due_at, postgresql_where=text("delivered_at IS NULL"))
 
 budgets = Table(

@@ -50,6 +50,7 @@ def registered(source: CTE, **values: ColumnElement[Any]) -> Any:
         "role": param("role", Text),
         "due_at": func.coalesce(param("due_at", _TIME), now() + seconds(param("due_in", Double))),
         "remind_at": now() + seconds(param("remind_in", Double)),
+        "remind_seconds": param("remind_in", Double),
         "on_expiry": param("on_expiry", JSON),
         "token_digest": param("token_digest", Text),
         "created_at": now(),

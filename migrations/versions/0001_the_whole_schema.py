@@ -320,7 +320,9 @@ def upgrade() -> None:
         sa.Column("id", sa.BigInteger(), autoincrement=True, nullable=False),
         sa.Column("namespace", sa.Text(), nullable=False),
         sa.Column("run_id", sa.UUID(), nullable=False),
+        sa.Column("wait_id", sa.UUID(), nullable=True),
         sa.Column("hook", sa.Text(), nullable=False),
+        sa.Column("round", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("data", postgresql.JSON(astext_type=sa.Text()), nullable=True),
         sa.Column("due_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
@@ -338,6 +340,8 @@ def upgrade() -> None:
         schema="agentrun",
         postgresql_where=sa.text("delivered_at IS NULL"),
     )
+    op.create_index("notices_once", "notices", ["hook", "wait_id", "round"], unique=True, schema="agentrun")
+    op.create_index("notices_wait", "notices", ["wait_id"], unique=False, schema="agentrun")
     op.create_table(
         "signals",
         sa.Column("id", sa.BigInteger(), autoincrement=True, nullable=False),
@@ -374,6 +378,7 @@ def upgrade() -> None:
         sa.Column("role", sa.Text(), nullable=True),
         sa.Column("due_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("remind_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("remind_seconds", sa.Double(), nullable=True),
         sa.Column("on_expiry", postgresql.JSON(astext_type=sa.Text()), nullable=True),
         sa.Column("child_id", sa.UUID(), nullable=True),
         sa.Column("token_digest", sa.Text(), nullable=True),
@@ -445,6 +450,8 @@ def downgrade() -> None:
         "signals_buffered", table_name="signals", schema="agentrun", postgresql_where=sa.text("taken_by_step IS NULL")
     )
     op.drop_table("signals", schema="agentrun")
+    op.drop_index("notices_wait", table_name="notices", schema="agentrun")
+    op.drop_index("notices_once", table_name="notices", schema="agentrun")
     op.drop_index(
         "notices_due", table_name="notices", schema="agentrun", postgresql_where=sa.text("delivered_at IS NULL")
     )
