@@ -15,7 +15,15 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from agentrun.core.codec import digest, within
-from agentrun.core.errors import BodyError, InvalidRequest, InvalidResult, NonDeterminism, NotApplied, StepFailed, TooLarge
+from agentrun.core.errors import (
+    BodyError,
+    InvalidRequest,
+    InvalidResult,
+    NonDeterminism,
+    NotApplied,
+    StepFailed,
+    TooLarge,
+)
 from agentrun.core.failures import Failure, describe
 from agentrun.core.outcome import Cancelled, LeaseLost, LimitReached
 from agentrun.core.words import Effect, FailureClass, Reason, StepKind, StepStatus
