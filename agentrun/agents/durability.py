@@ -5,7 +5,6 @@ Outside of durable runs it does nothing, so an agent that carries it runs as eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from pydantic_ai.durable_exec import (
     DurabilityEngineSpec,
     conversation_id_from_run_id,
 )
+from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
@@ -41,8 +41,7 @@ class AgentrunDurability(BaseDurabilityCapability[DepsT]):
 
     `register_agent` and `run_agent` add it for the run. An agent that others delegate to may carry it from its author
     (`Agent(…, capabilities=[AgentrunDurability()])`): its model requests are then steps too, inside the tool that
-    delegates. `models` are models that a run may be moved to, by key; `event_stream_handler` gets the events of the
-    run: each at least once, and none again at a replay.
+    delegates. `event_stream_handler` gets the events of the run: each at least once, and none again at a replay.
     """
 
     engine_spec = DurabilityEngineSpec(
@@ -60,10 +59,9 @@ class AgentrunDurability(BaseDurabilityCapability[DepsT]):
         self,
         *,
         name: str | None = None,
-        models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[DepsT] | None = None,
     ) -> None:
-        super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
+        super().__init__(event_stream_handler=event_stream_handler, name=name)
 
     @property
     def in_durable_context(self) -> bool:
@@ -117,6 +115,15 @@ class AgentrunDurability(BaseDurabilityCapability[DepsT]):
         if not self.in_durable_context:
             return None
         return Journaling(self._build_function_toolset, self._build_mcp_toolset).within(toolset)
+
+    def _find_model_id(self, model: Model) -> str | None:
+        """Any model will do, also one that a capability brings along: a step runs in the run's own process."""
+        try:
+            return super()._find_model_id(model)
+        except UserError:
+            known = f"{model.model_id} #{len(self._models_by_id)}"
+            self._models_by_id[known] = model
+            return known
 
     def _bind_to_agent(self, agent: AbstractAgent[DepsT, Any]) -> None:
         """Nothing to bind: toolsets are wrapped when a run begins, also those that were added to the agent since."""

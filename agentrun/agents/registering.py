@@ -11,7 +11,6 @@ from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.agent.abstract import AbstractAgent
 from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.models import Model
 from pydantic_ai.usage import UsageLimits
 
 from agentrun.agents.durability import AgentrunDurability
@@ -39,7 +38,6 @@ def register_agent(
     effects: Mapping[str, Effect | Declared] | None = None,
     deps: Deps | None = None,
     usage_limits: UsageLimits | None = None,
-    models: Mapping[str, Model] | None = None,
     event_stream_handler: EventStreamHandler[Any] | None = None,
     kinds: Registry = registry,
 ) -> AgentT:
@@ -51,15 +49,16 @@ def register_agent(
 
     `effects` says, per tool name, what tools do that declare nothing themselves (`@effect`): an Effect, or a Declared
     with a `reconcile`. What nobody declares is a non-idempotent write, MCP tools included. `deps(ctx)` or
-    `deps(ctx, request)` makes the agent's dependencies, anew in every segment. `models` are further models that the
-    agent's capabilities may choose. `event_stream_handler` gets what happens in the run, each event at least once.
+    `deps(ctx, request)` makes the agent's dependencies, anew in every segment: a value, an awaitable, or an async
+    generator that yields them once and cleans up. `event_stream_handler` gets what happens in the run, each event at
+    least once.
 
     Registering the same agent again replaces its options. Raises ConfigurationError for an agent without a name or
     model, without `deps` where it needs some, with another durability engine, where an effect contradicts a tool's
     own declaration, or where the name is taken.
     """
     kind_name = named(agent, name)
-    durability = AgentrunDurability[Any](name=kind_name, models=models, event_stream_handler=event_stream_handler)
+    durability = AgentrunDurability[Any](name=kind_name, event_stream_handler=event_stream_handler)
     _check(agent, kind_name, durability, deps)
     body = AgentBody(agent, durability, _checked_effects(agent, kind_name, effects), deps, usage_limits)
     options = Options(
