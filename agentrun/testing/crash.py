@@ -144,13 +144,16 @@ class CrashSweep:
 
     def _first_segment(self, run_id: UUID, commit: int, when: When) -> tuple[bool, bool]:
         database = Database(self._settings.require_database(), name="agentrun dying")
-        with closing(Engine(self._settings, database, self._publisher, kinds=self._kinds)) as engine:
+        with closing(database), closing(self._engine(database)) as engine:
             writer = engine.writer = DyingWriter(database.url, commit=commit, when=when)
             try:
                 engine.run(run_id)
             except Death:
                 return True, True
             return writer.dead, writer.commits >= commit
+
+    def _engine(self, database: Database) -> Engine:
+        return Engine(self._settings, database, self._publisher, kinds=self._kinds)
 
     def _survived(self, run_id: UUID, commit: int, when: When, *, died: bool) -> Story:
         at_death = {step.key: step for step in self._client.steps(run_id) if step.status in ENDED}

@@ -182,8 +182,9 @@ def make_engine(settings: Settings, kinds: Registry, publisher: RecordingPublish
             *, settings: Settings = default_settings, publisher: Publisher = default_publisher, **options: Any
         ) -> Engine:
             database = Database(settings.require_database(), name="agentrun engine")
+            undo.callback(database.close)
             engine = Engine(settings, database, publisher, kinds=kinds, **options)
-            undo.callback(engine.close)
+            undo.callback(lambda: engine.loop.is_closed() or engine.close())
             return engine
 
         yield make

@@ -63,8 +63,8 @@ class Rows:
 
     def wait(self, run_id: UUID, key: str = "w", **columns: Any) -> UUID:
         """An open wait of a run, for the signal `go`."""
-        values = {"id": uuids.uuid7(), "run_id": run_id, "step_key": key, "namespace": self.namespace, "kind": "signal"}
-        values |= {"name": "go", "asks": "{}"} | columns
+        values: dict[str, Any] = {"id": uuids.uuid7(), "run_id": run_id, "step_key": key, "kind": "signal"}
+        values |= {"namespace": self.namespace, "name": "go", "asks": "{}"} | columns
         names = sql.SQL(", ").join(map(sql.Identifier, values))
         with self.database.connection() as connection:
             connection.execute(

@@ -125,12 +125,17 @@ def test_an_operator_resolves_and_the_run_goes_on_from_its_journal(
     assert calls == {"pay": 1, "after": 1}
 
 
-def test_a_result_of_a_write_that_cannot_be_stored_stops_the_run(run: Any, client: Client, calls: Counter[str]) -> None:
+@pytest.mark.parametrize("promised", [object, Any, str, None], ids=repr)
+def test_a_result_of_a_write_that_cannot_be_stored_stops_the_run(
+    run: Any, client: Client, calls: Counter[str], promised: Any
+) -> None:
     """It happened: the body may not be told that it failed, and nobody may do it again."""
 
-    async def pay() -> object:
+    async def pay() -> Any:
         calls["pay"] += 1
         return object()
+
+    pay.__annotations__ = {} if promised is None else {"return": promised}
 
     @durable("k")
     async def body(ctx: Context) -> str:
