@@ -183,6 +183,17 @@ class Bench:
                 raise BenchError(f"not done within {seconds:.0f} s: {self.statuses()}")
             time.sleep(every)
 
+    def watch(self, look: Callable[[], float], what: Callable[[], bool], nodes: Sequence[Node]) -> list[float]:
+        """What `look` sees, again and again, until something holds. As `until`."""
+        seen: list[float] = []
+
+        def looked() -> bool:
+            seen.append(look())
+            return what()
+
+        self.until(looked, nodes)
+        return seen
+
     def ended(self) -> bool:
         """Whether no run is queued or running: asked through the partial indexes."""
         return not self.value("SELECT EXISTS (SELECT FROM agentrun.runs WHERE status IN ('queued', 'running'))")

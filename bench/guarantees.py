@@ -82,11 +82,12 @@ def _spent(bench: Bench) -> float:
 
 
 def _take_over(bench: Bench, variables: dict[str, str]) -> float:
+    queues = (WARM, "agentrun.system")
     claimed = "SELECT max(epoch) >= %(epoch)s AND bool_and(status = 'running') FROM agentrun.runs"
-    with bench.client() as client, bench.workers(pool=4, variables=variables) as (victim,):
+    with bench.client() as client, bench.workers(pool=4, queues=queues, variables=variables) as (victim,):
         client.enqueue("bench.naps", 1000, queue=WARM)
         bench.until(lambda: bench.value(claimed, {"epoch": 1}), (victim,))
-        with bench.workers(pool=4, variables=variables) as survivors, bench.beat(variables):
+        with bench.workers(pool=4, queues=queues, variables=variables) as survivors, bench.beat(variables):
             time.sleep(1)  # somewhere between two heartbeats
             victim.kill()
             killed = time.monotonic()
