@@ -8,6 +8,7 @@ from agentrun.core.actors import Actor, Scope
 from agentrun.core.errors import (
     AgentrunError,
     AlreadyDecided,
+    BodyError,
     ConfigurationError,
     EnqueueFailed,
     Fatal,
@@ -35,7 +36,7 @@ from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import Effect, EventType, FailureClass, Outcome, Reason, Status
 from agentrun.runtime.context import Context, SyncContext
 from agentrun.runtime.current import current_step
-from agentrun.runtime.effects import NOT_APPLIED, Applied, effect
+from agentrun.runtime.effects import NOT_APPLIED, Applied, NotAppliedYet, effect
 from agentrun.runtime.hooks import on_waiting, signed_call
 from agentrun.runtime.kinds import Retries, durable
 from agentrun.runtime.rehearsal import rehearse
@@ -55,6 +56,7 @@ __all__ = [
     "AlreadyDecided",
     "Applied",
     "AsyncClient",
+    "BodyError",
     "Child",
     "Client",
     "ConfigurationError",
@@ -75,6 +77,7 @@ __all__ = [
     "NonDeterminism",
     "NotAllowed",
     "NotApplied",
+    "NotAppliedYet",
     "NotFound",
     "Outcome",
     "Reason",

@@ -57,10 +57,12 @@ class Applied:
     result: Any = None
 
 
-class _NotAppliedYet:
+class NotAppliedYet:
+    """The type of NOT_APPLIED."""
+
     def __repr__(self) -> str:
         return "NOT_APPLIED"
 
 
-NOT_APPLIED = _NotAppliedYet()
+NOT_APPLIED = NotAppliedYet()
 """A reconcile function's answer: nothing happened, the write may start afresh."""

@@ -12,6 +12,7 @@ from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.messages import ToolReturnPart
 from pydantic_ai.models import Model
 
+from agentrun import NOT_APPLIED, Applied, BodyError, Effect, NotAppliedYet, current_step, effect
 from examples.support_desk import orders
 from examples.support_desk.records import (
     CustomerAnswer,
@@ -49,6 +50,14 @@ class Decision(BaseModel):
     reply: Annotated[str, Field(min_length=1)]
 
 
+def refund_landed(idempotency_key: str) -> Applied | NotAppliedYet:
+    """Asked after a crash in the middle of `issue_refund`: did the shop take that key?"""
+    with connect() as shop:
+        refund = orders.find_refund(shop, idempotency_key)
+    return Applied(RefundAnswer(status="issued", refund=refund)) if refund else NOT_APPLIED
+
+
+@effect(Effect.READ_ONLY)
 def look_up_order(order_id: OrderId) -> OrderAnswer:
     """Look up one order by its number, like SO-10401: its owner, dates, items and refunds so far.
 
@@ -60,6 +69,7 @@ def look_up_order(order_id: OrderId) -> OrderAnswer:
     return OrderAnswer(order=order, why="" if order else f"no order `{order_id}`")
 
 
+@effect(Effect.READ_ONLY)
 def orders_of_customer(email: str) -> CustomerAnswer:
     """List the orders placed from a mail address, the latest first.
 
@@ -70,6 +80,7 @@ def orders_of_customer(email: str) -> CustomerAnswer:
         return CustomerAnswer(email=email, orders=orders.orders_of_customer(shop, email))
 
 
+@effect(Effect.READ_ONLY)
 def check_policy(order_id: OrderId, reason: Reason, sku: str | None = None) -> PolicyAnswer:
     """Ask whether a refund is due, and how much at most.
 
@@ -82,6 +93,7 @@ def check_policy(order_id: OrderId, reason: Reason, sku: str | None = None) -> P
         return orders.check_policy(shop, order_id, reason, sku)
 
 
+@effect(Effect.NON_IDEMPOTENT_WRITE, reconcile=refund_landed)
 def issue_refund(
     ctx: RunContext[None], order_id: OrderId, cents: int, reason: Reason, sku: str | None = None
 ) -> RefundAnswer:
@@ -94,8 +106,18 @@ def issue_refund(
         sku: the item it is for; leave out for the whole order.
     """
     wish = RefundWish(order_id=order_id, sku=sku, cents=cents, reason=reason)
+    key, asked_by = _asked_under(ctx)
     with connect() as shop:
-        return orders.issue_refund(shop, wish, idempotency_key=f"{ctx.run_id}/{ctx.tool_call_id}", asked_by=ctx.run_id)
+        return orders.issue_refund(shop, wish, idempotency_key=key, asked_by=asked_by)
+
+
+def _asked_under(ctx: RunContext[None]) -> tuple[str, str | None]:
+    """The idempotency key and who asks: the durable step and run, or, outside of agentrun, pydantic-ai's own ids."""
+    try:
+        step = current_step()
+    except BodyError:
+        return f"{ctx.run_id}/{ctx.tool_call_id}", ctx.run_id
+    return step.idempotency_key, str(step.run_id)
 
 
 def build_agent(model: Model | str | None = None) -> Agent[None, Decision]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -118,11 +119,11 @@ def _promises(report: Report) -> Check:
 
 
 def _table(report: Report) -> Table:
-    table = Table(title="What became of the mails", title_justify="left")
-    for name in ("mail", "customer", "decision", "order"):
+    table = Table(title="What became of the mails", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("mail", "customer", "decision"):
         table.add_column(name, no_wrap=True)
-    for name in ("refund", "steps", "replayed", "segments", "taken over after"):
-        table.add_column(name, justify="right")
+    for name in ("refund", "steps", "replayed", "taken over"):
+        table.add_column(name, justify="right", no_wrap=True)
     for line in report.lines:
         table.add_row(*_cells(line))
     return table
@@ -135,10 +136,8 @@ def _cells(line: Line) -> list[str]:
         escape(line.mail_id),
         escape(line.customer),
         word,
-        escape((decision and decision.order_id) or ""),
         money(decision.refund_cents) if decision and decision.refund_cents else "",
         str(line.executed),
         str(line.replayed) if line.replayed else "",
-        str(line.segments),
-        "" if after is None else f"{after:.1f} s",
+        "" if after is None else f"after {after:.1f} s",
     ]
