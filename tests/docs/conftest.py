@@ -12,6 +12,7 @@ from pydantic_ai.models.test import TestModel
 
 from agentrun import AsyncClient, Client, Settings
 from agentrun.broker import CeleryPublisher
+from agentrun.runtime import hooks
 from agentrun.runtime.engine import Engine
 from agentrun.testing import environment
 from tests.docs.serving import Serving
@@ -26,6 +27,7 @@ def as_a_reader(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(models, "infer_model", lambda *_, **__: TestModel())
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(hooks, "_waiting", dict(hooks._waiting))
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:

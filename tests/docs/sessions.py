@@ -42,7 +42,7 @@ def missing(expected: Iterable[str], printed: str) -> str | None:
     """The first expected line that was not printed, in this order. `…` stands for anything, blanks for each other."""
     lines = iter([_squeezed(line) for line in printed.splitlines()])
     for line in expected:
-        pattern = ".*".join(re.escape(_squeezed(part)) for part in line.split(GAP))
+        pattern = ".*".join(re.escape(_squeezed(part.strip())) for part in line.split(GAP))
         if line.strip() != GAP and not any(re.search(rf"^\s*{pattern}\s*$", each) for each in lines):
             return line
     return None

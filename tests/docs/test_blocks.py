@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psycopg
 import pytest
 from typer.testing import CliRunner
 
@@ -20,7 +22,7 @@ from tests.docs.pages import FIRST_RUNS, KNOWN, ROOT, Block, blocks_of, name_of,
 from tests.docs.sessions import commands_of, missing
 
 LANGUAGES = {"python", "console", "text", "mermaid", "sql", "json", "ini", "toml", "yaml", "dotenv"}
-RUNNABLE = ("python", "console")
+RUNNABLE = ("python", "console", "sql")
 PAGES_WITH_CODE = [page for page in pages() if any(block.runs for block in blocks_of(page, *RUNNABLE))]
 
 
@@ -63,6 +65,10 @@ def _run(block: Block, module: ModuleType, folder: Path, printed: str) -> str:
             return ""
         case "console":
             return _commands(block, module)
+        case "sql":
+            with psycopg.connect(os.environ["AGENTRUN_DATABASE_URL"], autocommit=True) as connection:
+                connection.execute(block.text.encode())
+            return ""
         case _ if "file" in block.said:
             (folder / block.said["file"]).write_text(block.text)
             importlib.import_module(Path(block.said["file"]).stem)

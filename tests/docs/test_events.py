@@ -13,7 +13,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from agentrun import Client, Context, NotApplied, Retryable, RunFailed, Settings, durable
+from agentrun import Client, Context, NotApplied, Retryable, RunFailed, durable
 from agentrun.core.words import EventType
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry
@@ -21,10 +21,6 @@ from agentrun.runtime.segment import run_segment
 from agentrun.testing import until
 from tests.docs.pages import ROOT
 from tests.docs.test_tables import rows_of, words_in
-
-PARK = {EventType.PARKED}
-"""Told by the tests of waits."""
-
 
 EXPIRE = "UPDATE agentrun.runs SET lease_expires_at = now() - interval '1 second' WHERE id = %s"
 
@@ -58,6 +54,12 @@ async def events(ctx: Context, what: str) -> str:
             return await ctx.step(not_ready)
         case "hold":
             await ctx.step(hold)
+        case "ask":
+            await ctx.approval("Go on?", payload={"n": 1}, editable=True)
+            await ctx.signal("go")
+            await ctx.signal("never", timeout=0.01, default=None)
+            await ctx.child("events", "plain")
+            ctx.continue_as_new("plain")
     return await ctx.step(str, what)
 
 
@@ -97,7 +99,7 @@ class Stage:
 
 @pytest.mark.settings(lease_seconds=30, drain_seconds=0.05, max_requeues=1)
 def test_every_event_carries_what_the_page_says(
-    client: Client, engine: Engine, sweep: Callable[[], Any], settings: Settings, kinds: Registry
+    client: Client, engine: Engine, sweep: Callable[[], Any], kinds: Registry
 ) -> None:
     durable("events")(events)
     stage = Stage(client, engine)
@@ -109,16 +111,14 @@ def test_every_event_carries_what_the_page_says(
     with pytest.raises(RunFailed):
         client.run("events", "write")
     stage.runs.append(client.list(limit=1)[0].id)
-    with psycopg.connect(settings.require_database(), autocommit=True) as connection:
-        lost = stage.holding()
-        connection.execute(EXPIRE, [lost])
-        sweep()
-        arrived.clear()
-        engine.submit(run_segment(engine, lost))
-        assert arrived.wait(20)
-        # The second loss is one more than the budget allows.
-        connection.execute(EXPIRE, [lost])
-        sweep()
+    lost = stage.holding()
+    _lose(lost, stage, sweep, "queued")
+    arrived.clear()
+    engine.submit(run_segment(engine, lost))
+    assert arrived.wait(20)
+    # The second loss is one more than the budget allows.
+    _lose(lost, stage, sweep, "failed")
+    _answered(stage, sweep)
     cancelled = stage.holding()
     client.cancel(cancelled)
     stage.until_status(cancelled, "cancelled")
@@ -128,5 +128,27 @@ def test_every_event_carries_what_the_page_says(
 
     said = {cells[0].strip("`"): words_in(cells[2]) for cells in rows_of(ROOT / "docs/reference/events.md", "type")}
     told = stage.told()
-    assert told.keys() == {str(event) for event in set(EventType) - PARK}
+    assert told.keys() == set(EventType)
     assert {name: (members, said[name]) for name, members in told.items() if members != said[name]} == {}
+
+
+def _answered(stage: Stage, sweep: Callable[[], Any]) -> None:
+    """A run that waits for one thing after the other, and gets it."""
+    run_id = stage.once("ask")
+    stage.client.approve(run_id, by="grace", edits={"n": 2})
+    stage.engine.run(run_id)
+    stage.client.signal(run_id, "go")
+    stage.engine.run(run_id)
+    until(lambda: sweep() and stage.client.status(run_id).status == "queued", 20)
+    stage.engine.run(run_id)
+    stage.engine.run(stage.client.list(parent=run_id)[0].id)
+    stage.engine.run(run_id)
+    stage.until_status(run_id, "completed")
+
+
+def _lose(run_id: UUID, stage: Stage, sweep: Callable[[], Any], status: str) -> None:
+    """Its lease runs out. Again where a heartbeat renewed it in between."""
+    with psycopg.connect(stage.engine.settings.require_database(), autocommit=True) as connection:
+        while stage.client.status(run_id).status != status:
+            connection.execute(EXPIRE, [run_id])
+            sweep()

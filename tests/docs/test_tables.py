@@ -148,7 +148,7 @@ LEFT_OUT = {"close", "perform", "wishes", "threads"}
 def test_the_async_client_has_the_verbs_that_the_page_says() -> None:
     said = {re.match(r"`(\w+)\(", cells[0]) for cells in rows_of(REFERENCE / "python-api.md", "verb")}
     verbs = {match[1] for match in said if match} & set(vars(Client))
-    assert verbs - set(vars(AsyncClient)) == {"redrivable", "set_budget", "budgets"}
+    assert verbs - set(vars(AsyncClient)) == {"redrivable", "waits", "set_budget", "budgets"}
 
 
 @pytest.mark.parametrize("function", [durable, agentrun.effect, agentrun.agents.register_agent])
