@@ -27,7 +27,7 @@ from examples.support_desk.report import Report, show
 from examples.support_desk.shop import connect
 from examples.support_desk.stage import Process, ShopInUse, Stage, stage
 
-WORKER = ("worker", "-P", "threads", "-c", "5", "-l", "INFO", "--without-mingle", "--without-gossip")
+WORKER = ("worker", "-P", "threads", "-c", "3", "-l", "INFO", "--without-mingle", "--without-gossip")
 LONGEST_WAIT = 300.0
 LOOK_SECONDS = 0.1
 
@@ -65,20 +65,19 @@ class Demo:
     def run(self) -> int:
         """Enqueue, kill, recover, prove."""
         with self._client, self._stage.process("beat", "beat", "-s", str(self._stage.logs / "schedule")):
-            self._console.print(f"Enqueueing {len(self._mails)} runs; a worker takes five at a time.")
+            self._console.print(f"Enqueueing {len(self._mails)} runs; two workers take three at a time each.")
             self._runs = [
                 self._client.enqueue(NAME, {"prompt": mail.as_prompt()}, idempotency_key=mail.id)
                 for mail in self._mails
             ]
-            with self._stage.process("worker-1", *WORKER) as first:
+            with self._stage.process("worker-1", *WORKER) as first, self._stage.process("worker-2", *WORKER) as second:
                 before, refunds, killed_at = self._until_the_middle(first)
-            with self._stage.process("worker-2", *WORKER) as second:
-                self._watch("a second worker", self._all_final, second)
+                self._watch("the other worker", self._all_final, second)
             return self._proof(before, refunds, killed_at)
 
     def _until_the_middle(self, worker: Process) -> tuple[Snapshot, int, datetime | None]:
         """SIGKILL once money has moved and other runs are in the middle of their work."""
-        self._watch("the worker", lambda: self._in_the_middle() or self._all_final(), worker)
+        self._watch("two workers", lambda: self._in_the_middle(worker) or self._all_final(), worker)
         if self._all_final():
             return {}, self._books().refunds, None
         worker.kill()
@@ -86,17 +85,21 @@ class Demo:
         before, refunds = snapshot(self._client, self._runs), self._books().refunds
         steps = sum(map(len, before.values()))
         self._console.print(
-            f"[bold red]SIGKILL[/] to the worker, with {self._count('running')} runs in the middle: "
-            f"{steps} steps are in the journal, {refunds} refunds in the books. Another worker starts."
+            f"[bold red]SIGKILL[/] to one worker, with {len(self._held_by(worker))} runs in the middle: "
+            f"{steps} steps are in the journal, {refunds} refunds in the books."
         )
         return before, refunds, killed_at
 
-    def _in_the_middle(self) -> bool:
-        """A third of the runs is done, a refund is given, and others have steps recorded and are not done."""
+    def _in_the_middle(self, worker: Process) -> bool:
+        """A third of the runs is done, a refund is given, and the worker has runs with recorded steps in its hands."""
         if self._count("completed") < len(self._runs) // 3 or not self._books().refunds:
             return False
-        running = [run.id for run in self._client.list(status="running", limit=1000)]
-        return sum(bool(self._client.steps(run_id)) for run_id in running) >= min(2, len(self._runs))
+        held = self._held_by(worker)
+        return sum(bool(self._client.steps(run_id)) for run_id in held) >= min(2, len(self._runs))
+
+    def _held_by(self, worker: Process) -> list[UUID]:
+        running = self._client.list(status="running", limit=1000)
+        return [run.id for run in running if (run.claimed_by or "").endswith(f":{worker.popen.pid}")]
 
     def _proof(self, before: Snapshot, refunds: int, killed_at: datetime | None) -> int:
         lines = [

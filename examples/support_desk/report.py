@@ -119,10 +119,10 @@ def _promises(report: Report) -> Check:
 
 
 def _table(report: Report) -> Table:
-    table = Table(title="What became of the mails", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title="What became of the mails", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("mail", "customer", "decision"):
         table.add_column(name, no_wrap=True)
-    for name in ("refund", "steps", "replayed", "taken over"):
+    for name in ("refund", "steps", "replayed", "take-over"):
         table.add_column(name, justify="right", no_wrap=True)
     for line in report.lines:
         table.add_row(*_cells(line))
@@ -139,5 +139,5 @@ def _cells(line: Line) -> list[str]:
         money(decision.refund_cents) if decision and decision.refund_cents else "",
         str(line.executed),
         str(line.replayed) if line.replayed else "",
-        "" if after is None else f"after {after:.1f} s",
+        "" if after is None else f"{after:.1f} s",
     ]

@@ -54,7 +54,6 @@ def test_a_good_report_exits_with_zero_and_shows_every_mail():
         "mail-01",
         "Maja [bold]",
         "refunded",
-        "SO-10401",
         "89.90 EUR",
         "3.2 s",
         "mail-02",
