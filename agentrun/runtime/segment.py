@@ -177,15 +177,15 @@ async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps
     if engine.draining:
         steps.lease.stop(HandedBack())
     try:
-        return await task
+        ending = await task
     except asyncio.CancelledError as error:
         stopped = steps.lease.stopped
-        if stopped is None:
-            # The body cancelled itself: that is its own failure.
-            return Broke(describe(error))
-        if not isinstance(stopped, LeaseLost) and steps.writes:
-            await asyncio.wait(set(steps.writes))
-        return Stopped(steps.lease.stopped or stopped)
+        # Without a stop the body cancelled itself: that is its own failure.
+        ending = Broke(describe(error)) if stopped is None else Stopped(stopped)
+    while steps.writes and not isinstance(steps.lease.stopped, LeaseLost):
+        # A body may end while writes that it started go on: how they end is recorded before anything is decided.
+        await asyncio.wait(set(steps.writes))
+    return ending
 
 
 def _interrupt(engine: Engine, steps: Steps, task: asyncio.Future[Any], ending: StopSegment) -> None:
