@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import json
 import os
@@ -73,6 +74,17 @@ class Client:
         self._kinds = kinds
         self._engines: dict[int, Engine] = {}
         self._lock = threading.Lock()
+
+    def acting(self, actor: Actor) -> Client:
+        """The same client for one actor: every verb checks its scopes, and records its id.
+
+        Without READ an actor sees the runs it owns and no others: they are not there (NotFound), for every verb.
+        Without ENQUEUE it starts none (Forbidden). What it enqueues is its own unless `owner` says otherwise.
+        """
+        view = copy.copy(self)
+        view.commands = Commands(self.settings, self._database, self._publisher, self._kinds, actor=actor)
+        view.operators, view.answers = Operators(view.commands), Answers(view.commands)
+        return view
 
     # ---- enqueue
 
@@ -282,11 +294,11 @@ class Client:
             raise NotAllowed(f"run `{run.id}` cannot go on here: it is {run.status} ({report.outcome})")
         return run
 
-    def cancel(self, run_id: RunId, *, by: str = "client") -> Run:
+    def cancel(self, run_id: RunId, *, by: Actor | str = "client") -> Run:
         """End a queued or waiting run at once; ask a running one to end at its next step. Idempotent."""
         return self.operators.cancel(as_uuid(run_id), by=by)
 
-    def redrive(self, run_id: RunId, *, by: str = "client") -> Run:
+    def redrive(self, run_id: RunId, *, by: Actor | str = "client") -> Run:
         """Put a failed run back to the queue with its journal and a fresh budget. Raises NotAllowed."""
         return self.operators.redrive(as_uuid(run_id), by=by)
 
@@ -295,7 +307,7 @@ class Client:
         return self.operators.redrivable(kind=kind, reason=reason, limit=limit)
 
     def resolve(
-        self, run_id: RunId, *, applied: bool, result: Any = None, key: str | None = None, by: str = "client"
+        self, run_id: RunId, *, applied: bool, result: Any = None, key: str | None = None, by: Actor | str = "client"
     ) -> Run:
         """Say how an interrupted write ended; the run then goes on from its journal.
 
@@ -394,11 +406,11 @@ class AsyncClient:
         """As Client.result."""
         return result_of(await self.wait(run_id, timeout=timeout))
 
-    async def cancel(self, run_id: RunId, *, by: str = "client") -> Run:
+    async def cancel(self, run_id: RunId, *, by: Actor | str = "client") -> Run:
         """As Client.cancel."""
         return await self._call(self._client.cancel, run_id, by=by)
 
-    async def redrive(self, run_id: RunId, *, by: str = "client") -> Run:
+    async def redrive(self, run_id: RunId, *, by: Actor | str = "client") -> Run:
         """As Client.redrive."""
         return await self._call(self._client.redrive, run_id, by=by)
 

@@ -32,6 +32,12 @@ class Actor:
     roles: frozenset[str] = frozenset()
 
 
+def may_enqueue(actor: Actor) -> None:
+    """Raises Forbidden where the actor may not enqueue."""
+    if Scope.ENQUEUE not in actor.scopes:
+        raise Forbidden(f"`{actor.id}` may not enqueue: it needs the scope {Scope.ENQUEUE}")
+
+
 def require(actor: Actor | str, scope: Scope, run: Run) -> str:
     """The actor's id. Raises NotFound where the actor may not even see the run, Forbidden where it may only see it.
 

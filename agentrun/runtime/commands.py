@@ -16,6 +16,7 @@ from uuid import UUID
 
 import uuid_utils.compat as uuids
 
+from agentrun.core.actors import Actor, Scope, may_enqueue, require
 from agentrun.core.codec import digest, encode, within
 from agentrun.core.errors import (
     EnqueueFailed,
@@ -59,8 +60,17 @@ class Wishes:
 class Commands:
     """The verbs on one namespace of one database."""
 
-    def __init__(self, settings: Settings, database: Database, publisher: Publisher, kinds: Registry) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        publisher: Publisher,
+        kinds: Registry,
+        *,
+        actor: Actor | None = None,
+    ) -> None:
         self.settings, self.database, self.publisher, self.kinds = settings, database, publisher, kinds
+        self.actor = actor
         self._namespace = {"namespace": settings.namespace}
 
     # ---- enqueue
@@ -76,7 +86,11 @@ class Commands:
         return params | {"run_id": self.new_id(), "request": text, "digest": digest(text) if key else None, "key": key}
 
     def shared(self, kind: str, options: Options, wishes: Wishes) -> dict[str, Any]:
-        """What all rows of one call have in common."""
+        """What all rows of one call have in common. Raises Forbidden where the actor may not enqueue."""
+        owner = wishes.owner
+        if self.actor is not None:
+            may_enqueue(self.actor)
+            owner = owner or self.actor.id
         if isinstance(wishes.priority, bool) or not 0 <= wishes.priority <= LEAST_URGENT:
             raise InvalidRequest(f"priority must be 0 (most urgent) to {LEAST_URGENT}, not {wishes.priority}")
         deadline = wishes.deadline if wishes.deadline is not None else options.timeout
@@ -94,7 +108,7 @@ class Commands:
             "planned_cost": wishes.planned_cost,
             "tags": [_checked_name("tag", tag) for tag in wishes.tags],
             "attributes": encode(dict(wishes.attributes), what="attributes"),
-            "owner": wishes.owner,
+            "owner": owner,
             "code_version": None,
         }
 
@@ -195,7 +209,14 @@ class Commands:
     # ---- reads
 
     def status(self, run_id: UUID) -> Run:
-        """The run. Raises NotFound, or NamespaceMismatch where it is another namespace's."""
+        """The run. Raises NotFound (also where the actor may not see it), NamespaceMismatch."""
+        run = self.unchecked(run_id)
+        if self.actor is not None:
+            require(self.actor, Scope.READ, run)
+        return run
+
+    def unchecked(self, run_id: UUID) -> Run:
+        """The run, whoever asks: for verbs that check a scope of their own."""
         row = self.database.row(reads.RUN_BY_ID, {"run_id": run_id})
         if row is None:
             raise NotFound(f"no run `{run_id}`; `agentrun list` shows what is there")
@@ -211,6 +232,8 @@ class Commands:
         if not 1 <= limit <= LARGEST_PAGE:
             raise InvalidRequest(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
         blank = dict.fromkeys(("status", "kind", "reason", "owner", "tag", "attributes", "parent_id"))
+        if self.actor is not None and Scope.READ not in self.actor.scopes:
+            filters = dict(filters) | {"owner": self.actor.id}
         params = blank | self._namespace | dict(filters) | {"limit": limit, "before": before}
         return [reads.as_run(row) for row in self.database.rows(reads.RUNS_LISTED, params)]
 

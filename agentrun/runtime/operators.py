@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from agentrun.core.actors import Actor, Scope, require
 from agentrun.core.codec import encode, within
 from agentrun.core.errors import InvalidRequest, NotAllowed
 from agentrun.core.records import Run
@@ -29,20 +30,21 @@ class Operators:
         self._commands = commands
         self.settings, self.database, self.publisher = commands.settings, commands.database, commands.publisher
         self._namespace = {"namespace": commands.settings.namespace}
-        self.status = commands.status
+        self.status = commands.unchecked
 
-    def cancel(self, run_id: UUID, *, by: str) -> Run:
+    def cancel(self, run_id: UUID, *, by: Actor | str) -> Run:
         """End a queued or waiting run now, or ask a running one to. Cancelling twice is no error.
 
         Raises NotFound, NamespaceMismatch, and NotAllowed where the run has ended otherwise.
         """
-        params = self._namespace | {"run_id": run_id, "by": by, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
+        name = self._may(by, Scope.CANCEL, run_id)
+        params = self._namespace | {"run_id": run_id, "by": name, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
         for _ in range(3):
             ended = self.database.row(transitions.CANCEL, params)
             if ended is not None:
                 self.publisher.settled(run_id)
                 self.publisher.wake(*woken_parents([ended]))
-                self._cancel_children(run_id, by=by)
+                self._cancel_children(run_id, by=name)
                 return self.status(run_id)
             if self.database.row(transitions.ASK_CANCEL, params) is not None:
                 return self.status(run_id)
@@ -52,6 +54,11 @@ class Operators:
             if run.status.final:
                 raise NotAllowed(f"run `{run_id}` is {run.status} and cannot be cancelled")
         return self.status(run_id)
+
+    def _may(self, by: Actor | str, scope: Scope, run_id: UUID) -> str:
+        """The name for the record. An actor's scope is checked; a plain name is taken as it is."""
+        actor = self._commands.actor if self._commands.actor is not None else by
+        return actor if isinstance(actor, str) else require(actor, scope, self.status(run_id))
 
     def _cancel_children(self, run_id: UUID, *, by: str) -> None:
         # One commit each, and not the parent's: what a crash leaves here the sweep does.
@@ -69,14 +76,15 @@ class Operators:
             return False
         return True
 
-    def redrive(self, run_id: UUID, *, by: str) -> Run:
+    def redrive(self, run_id: UUID, *, by: Actor | str) -> Run:
         """Put a failed run back to the queue: its journal is kept, its budget starts afresh.
 
         Raises NotAllowed where it is not failed, keeps no request, or has a write in flight that must be resolved.
         """
+        name = self._may(by, Scope.OPERATE, run_id)
         run = self.status(run_id)
         redo = run.error.get("step") if run.error else None
-        params = self._namespace | {"run_id": run_id, "by": by, "data": "{}", "redo": redo}
+        params = self._namespace | {"run_id": run_id, "by": name, "data": "{}", "redo": redo}
         row = self.database.row(transitions.REDRIVE, params)
         if row is None:
             raise NotAllowed(self._why_no_redrive(self.status(run_id)))
@@ -103,13 +111,14 @@ class Operators:
         self.status(run_id)
         return self.database.rows(IN_FLIGHT, {"run_id": run_id})
 
-    def resolve(self, run_id: UUID, *, applied: bool, result: Any, key: str | None, by: str) -> Run:
+    def resolve(self, run_id: UUID, *, applied: bool, result: Any, key: str | None, by: Actor | str) -> Run:
         """Say how an interrupted write ended: it was applied, with this result, or it was not.
 
         When no other write of the run is in flight, a failed run goes back to the queue and on from its journal.
         Raises NotFound, NotAllowed where no such write is in flight (also: somebody resolved it first), InvalidRequest
         where several are and `key` names none of them.
         """
+        name = self._may(by, Scope.OPERATE, run_id)
         key = key or self._only_one(run_id)
         target = StepStatus.COMPLETED if applied else StepStatus.NOT_APPLIED
         what = "the result"
@@ -117,7 +126,7 @@ class Operators:
             encode(result, what=what), self.settings.max_result_bytes, what=what, setting="AGENTRUN_MAX_RESULT_BYTES"
         )
         said = json.dumps({"key": key, "applied": applied})
-        params = self._namespace | {"run_id": run_id, "key": key, "by": by, "result": text, "data": said}
+        params = self._namespace | {"run_id": run_id, "key": key, "by": name, "result": text, "data": said}
         with self.database.transaction() as connection:
             if not connection.execute(transitions.RESOLVE[target].sql, params).fetchall():
                 raise NotAllowed(self._why_no_resolve(self.status(run_id), key))
