@@ -95,6 +95,8 @@ async def _until_it_ends(engine: Engine, kind: Kind, claimed: Mapping[str, Any],
         held = await engine.writer.write(Write(HELD, {"run_id": lease.run_id, "epoch": lease.epoch}))
         if not held:
             return _told(Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"]), claimed, steps)
+        if held[0]["cancel_requested"]:
+            return _told(await settle(engine, claimed, lease, Stopped(Cancelled())), claimed, steps)
         resolutions = held[0]["resolutions"]
         lease.go_on()
 
@@ -166,6 +168,8 @@ async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps
     """Run the body until it ends or the lease says stop. Writes in flight are waited for, unless it is lost."""
     if claimed["cancel_requested_at"] is not None:
         return Stopped(Cancelled())
+    if claimed["deadline_passed"]:
+        return Stopped(LimitReached())
     task = asyncio.ensure_future(_body(engine, kind, claimed, steps, waits))
     loop = asyncio.get_running_loop()
     engine.executing[steps.lease.run_id] = Executing(steps.lease, task)
@@ -180,11 +184,18 @@ async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps
         ending = await task
     except asyncio.CancelledError as error:
         stopped = steps.lease.stopped
-        # Without a stop the body cancelled itself: that is its own failure.
+        # Nobody but the lease's end cancels a body; one that cancels itself has failed.
         ending = Broke(describe(error)) if stopped is None else Stopped(stopped)
-    while steps.writes and not isinstance(steps.lease.stopped, LeaseLost):
-        # A body may end while writes that it started go on: how they end is recorded before anything is decided.
-        await asyncio.wait(set(steps.writes))
+    await steps.all_written()
+    return _as_it_stands(ending, steps)
+
+
+def _as_it_stands(ending: Ending, steps: Steps) -> Ending:
+    """A lost lease and a write of which nobody knows the end outweigh what the body made of them."""
+    if isinstance(steps.lease.stopped, LeaseLost):
+        return Stopped(steps.lease.stopped)
+    if isinstance(steps.broken, WriteUnknown):
+        return Interrupted(steps.broken.failure)
     return ending
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -81,15 +82,16 @@ class Steps:
     broken: NonDeterminism | WriteUnknown | None = None
     """What ends the segment whatever the body makes of it: no step starts after it."""
 
+    closed: bool = False
+    """The body has ended: what it left behind starts nothing any more."""
+
     async def perform(self, spec: StepSpec) -> Any:
         """The step's result: from the journal where it has ended, else run and recorded.
 
         Raises StepFailed where it failed (now or then), NonDeterminism where another step is recorded under its key,
         and the segment's own endings (LeaseLost, Cancelled, HandedBack, Parked) where it must not start.
         """
-        self.lease.check()
-        if self.broken is not None:
-            raise self.broken
+        self._may_start()
         there = self.recorded.get(spec.key)
         if there is not None:
             self._same(spec, there)
@@ -107,6 +109,19 @@ class Steps:
         # The same call dispatched twice (one key): one effect, one result.
         answer = await asyncio.shield(same)
         return answer if isinstance(same, asyncio.Task) else await self.perform(spec)
+
+    def _may_start(self) -> None:
+        self.lease.check()
+        if self.broken is not None:
+            raise self.broken
+        if self.closed:
+            raise LeaseLost
+
+    async def all_written(self) -> None:
+        """The body has ended. No step starts from now on; the writes that it left behind say their ends first."""
+        self.closed = True
+        while self.writes and not isinstance(self.lease.stopped, LeaseLost):
+            await asyncio.wait(set(self.writes))
 
     def _same(self, spec: StepSpec, there: Mapping[str, Any]) -> None:
         try:
@@ -218,6 +233,10 @@ class Steps:
         await self._fence(spec, attempt)
         try:
             value = await self._called(spec, attempt)
+        except asyncio.CancelledError as error:
+            if isinstance(self.lease.stopped, LeaseLost):
+                raise
+            raise WriteUnknown(spec.key, spec.name, describe(error)) from error
         except spec.passes as error:
             await self._finish(spec, attempt, StepStatus.FAILED, error=describe(error))
             raise
@@ -247,9 +266,14 @@ class Steps:
             "reconcilable": spec.reconcile is not None,
             "lease": self.default_lease,
         }
+        asked_at = time.monotonic()
         rows = await self._written(journal.FENCE, params, StepStatus.STARTED)
         if not rows:
             raise await self._refused()
+        self.lease.extend(asked_at)
+        if self.lease.expired or isinstance(self.lease.stopped, LeaseLost):
+            # This process slept between the fence and here: somebody may have said by now how the write ended.
+            raise LeaseLost
         if rows[0]["key"] is None:
             raise BodyError(
                 f"write `{spec.name}` ({spec.key}) is in flight or has ended under another attempt and did not start; "
@@ -348,6 +372,9 @@ class Steps:
         try:
             answer = call()
             return await answer if inspect.isawaitable(answer) else answer
+        except (SystemExit, KeyboardInterrupt) as error:
+            # On their way further up they would end the event loop, and every other run's segment with it.
+            raise BodyError(f"`{spec.name}` raised {type(error).__name__}; a step must not end its process") from error
         finally:
             CURRENT.reset(inside)
             BRANCH.reset(outside)

@@ -153,10 +153,15 @@ def _fence() -> Statement:
     )
 
 
-# A non-idempotent write that is in flight never starts again: only once it is known that nothing happened.
+# A non-idempotent write that is in flight never starts again: only once it is known that nothing happened. What was
+# declared idempotent when it started and no longer is counts as one that is not.
 _MAY_START = or_(
     steps.c.status.in_([word(StepStatus.NOT_APPLIED), word(StepStatus.REDO)]),
-    and_(steps.c.status == word(StepStatus.STARTED), steps.c.effect == word(Effect.IDEMPOTENT_WRITE)),
+    and_(
+        steps.c.status == word(StepStatus.STARTED),
+        steps.c.effect == word(Effect.IDEMPOTENT_WRITE),
+        insert(steps).excluded.effect == word(Effect.IDEMPOTENT_WRITE),
+    ),
 )
 
 

@@ -103,14 +103,14 @@ def _claim() -> Statement:
 
 
 def _settle(target: Status) -> Statement:
-    """Refuses: not running, another epoch; and to complete, where a cancel was asked for: a late success is none.
+    """Refuses: not running, another epoch; and to complete, after a cancel was asked for or over a write in flight.
 
     A completed run keeps no error; the others keep the last one.
     """
     row = moved(
         legal.SETTLE,
         target,
-        *((_NOT_CANCELLED,) if target is Status.COMPLETED else ()),
+        *((_NOT_CANCELLED, ~write_in_flight(runs.c.id)) if target is Status.COMPLETED else ()),
         reason=param("reason", Text),
         result=param("result", JSON),
         error=null() if target is Status.COMPLETED else func.coalesce(param("error", JSON), runs.c.error),
@@ -119,10 +119,12 @@ def _settle(target: Status) -> Statement:
 
 
 def _continue() -> Statement:
-    """Ends a run as completed and bears its continuation, which inherits who waits for it. Refuses as settle."""
+    """Completes a run and bears its continuation, which inherits who waits for it. Refuses as `settle` does."""
     row = moved(
         legal.SETTLE,
         Status.COMPLETED,
+        _NOT_CANCELLED,
+        ~write_in_flight(runs.c.id),
         reason=word(Reason.COMPLETED),
         error=null(),
         returning=(*WAKE_COLUMNS, runs.c.lease_seconds, runs.c.max_requeues, runs.c.limits, runs.c.tags,

@@ -18,6 +18,7 @@ from agentrun.core.words import FINAL, EventType, Status, WaitKind, WaitStatus
 from agentrun.store.mover import BY, DATA, EPOCH, NAMESPACE, RUN_ID, moved, statement, told
 from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs, signals, waits
+from agentrun.store.transitions import write_in_flight
 
 KEY = param("key", Text)
 WAIT_ID = param("wait_id", UUID)
@@ -94,7 +95,10 @@ def _take_signal() -> Statement:
 
 
 def _park() -> Statement:
-    """Refuses (no row): not running, another epoch, no wait is open, or one was resolved that was not seen."""
+    """Refuses (no row): not running, another epoch, no wait is open, or one was resolved that was not seen.
+
+    And what would be forgotten while it waits: a cancel that was asked for, a write in flight.
+    """
     open_waits = and_(waits.c.run_id == runs.c.id, OPEN)
     first = func.min(waits.c.due_at)
     parked = moved(
@@ -102,6 +106,8 @@ def _park() -> Statement:
         Status.WAITING,
         runs.c.resolutions == param("resolutions", Integer),
         exists().where(open_waits),
+        runs.c.cancel_requested_at.is_(None),
+        ~write_in_flight(runs.c.id),
         waiting_on=param("waiting_on", Text),
         due_at=select(first).where(open_waits).scalar_subquery(),
         pending_effect=null(),
