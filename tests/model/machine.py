@@ -35,7 +35,7 @@ class Moves(Ground):
         run_id, run, epoch = self._holder(n)
         step = run.steps.get(key)
         held = run.mine(epoch) and not run.cancel_asked
-        starts = held and (step is None or step.may_start)
+        starts = held and (step is None or step.may_start(effect))
         before = self.db.everything(run_id)
         said = {"effect": str(effect), "reconcilable": reconcilable}
         rows = self.db.do_step(journal.FENCE, run_id, epoch, key, **said)
@@ -86,7 +86,7 @@ class Moves(Ground):
     def settle(self, n: int, to: Status) -> None:
         run_id, run, epoch = self._holder(n)
         reason = Reason.NOT_RETRYABLE if to is Status.FAILED else Reason(to)
-        lands = run.mine(epoch) and not (to is Status.COMPLETED and run.cancel_asked)
+        lands = run.mine(epoch) and not (to is Status.COMPLETED and (run.cancel_asked or run.write_in_flight))
         if self._moved(run_id, transitions.SETTLE[to], lands, epoch=epoch, reason=str(reason)):
             run.settle(to, reason)
 

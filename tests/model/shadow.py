@@ -20,11 +20,11 @@ class ShadowStep:
     reconcilable: bool = False
     starts: int = 0
 
-    @property
-    def may_start(self) -> bool:
+    def may_start(self, effect: Effect) -> bool:
+        """Whether a write that is now declared as `effect` may start under this key."""
         if self.status in (StepStatus.NOT_APPLIED, StepStatus.REDO):
             return True
-        return self.status is StepStatus.STARTED and self.effect is Effect.IDEMPOTENT_WRITE
+        return self.status is StepStatus.STARTED and self.effect is effect is Effect.IDEMPOTENT_WRITE
 
     @property
     def in_flight(self) -> bool:
