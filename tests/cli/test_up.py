@@ -98,9 +98,14 @@ class Upped:
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def worker(self) -> psutil.Process:
-        (worker,) = [each for each in self.descendants() if "worker" in each.cmdline()]
-        return worker
+    def one(self, word: str) -> psutil.Process:
+        """The one descendant with this word in its command line."""
+
+        def found() -> list[psutil.Process]:
+            return [each for each in self.descendants() if any(word in part for part in each.cmdline())]
+
+        (process,) = until(found, tolerate=psutil.NoSuchProcess)  # PostgreSQL's come and go
+        return process
 
 
 Start = Callable[..., Upped]
@@ -133,12 +138,14 @@ def starting(state: Path, guard: Guard, root: Path) -> Iterator[Start]:
         started.append(Upped(state, guard, root, *arguments, env=env))
         return started[-1]
 
-    yield start
-    for each in started:
-        each.close()
-        guard.forget(each.process.pid)
-    if started and os.geteuid() == 0:  # as root the data may lie elsewhere
-        shutil.rmtree(EmbeddedPostgres(state / "postgres").directory, ignore_errors=True)
+    try:
+        yield start
+    finally:
+        for each in started:
+            each.close()
+            guard.forget(each.process.pid)
+        if started and os.geteuid() == 0:  # as root the data may lie elsewhere
+            shutil.rmtree(EmbeddedPostgres(state / "postgres").directory, ignore_errors=True)
 
 
 def get(url: str, credentials: str | None = None) -> tuple[int, str]:
@@ -225,12 +232,11 @@ def test_what_dies_is_started_again(up: Start) -> None:
     with upped.client() as client:
         run_id = client.enqueue("linger", 3.0)
         until(lambda: len(client.steps(run_id)) >= 3)
-        upped.worker().kill()
+        upped.one("worker").kill()
         upped.tells("worker ended by SIGKILL; it starts again in 1 s")
         run = client.wait(run_id, timeout=60)
         assert (run.status, run.crash_count) == ("completed", 1)
-    (server,) = [each for each in upped.descendants() if "valkey" in each.name()]
-    server.kill()
+    upped.one("valkey-server").kill()
     upped.tells("the embedded Redis ended without being told to; it runs again")
     with upped.client() as client:
         assert client.wait(client.enqueue("greet", "bob"), timeout=60).result == "hello bob"
