@@ -77,16 +77,19 @@ def test_nobody_writes_under_another_epoch(rows: Rows, statement: Statement, epo
 @pytest.mark.parametrize("status", sorted(set(Status) - {Status.RUNNING}))
 def test_nobody_writes_to_a_run_that_does_not_run(rows: Rows, statement: Statement, status: Status) -> None:
     run_id, params = prepared(rows, statement)
-    if status in (Status.QUEUED, Status.WAITING):
-        # Back to the queue without a claim: the epoch is still the old one.
-        with rows.database.connection() as connection:
-            connection.execute(
-                "UPDATE agentrun.runs SET status = %s, waiting_on = %s, due_at = now(), claimed_by = NULL,"
-                " lease_expires_at = NULL WHERE id = %s",
-                [status, "signal" if status is Status.WAITING else None, run_id],
-            )
-    else:
-        assert rows.do(transitions.SETTLE[status], run_id, reason=status if status != "failed" else "not_retryable")
+    # By hand and without a claim: the epoch is still the old one, and a write in flight holds no status up.
+    with rows.database.connection() as connection:
+        connection.execute(
+            "UPDATE agentrun.runs SET status = %s, waiting_on = %s, reason = %s, due_at = now(), claimed_by = NULL,"
+            " lease_expires_at = NULL, finished_at = CASE WHEN %s THEN now() END WHERE id = %s",
+            [
+                status,
+                "signal" if status is Status.WAITING else None,
+                {"completed": "completed", "failed": "not_retryable", "cancelled": "cancelled"}.get(status),
+                status.final,
+                run_id,
+            ],
+        )
     before = rows.stored(run_id)
     assert not landed(statement, rows.do(statement, run_id, **params))
     assert rows.stored(run_id) == before
