@@ -16,7 +16,7 @@ from agentrun.core.errors import NotApplied, StepFailed
 from agentrun.core.failures import qualified_name
 
 _NOT_APPLIED = qualified_name(NotApplied)
-_HTTP = re.compile(r"status_code: (?P<status>\d+), model_name: (?P<model>.*?), body: ")
+_HTTP = re.compile(r"HTTP (?P<status>\d+)( from model (?P<model>\S+))?")
 
 
 def as_raised(failed: StepFailed) -> Exception:
@@ -49,7 +49,7 @@ def _revived(failed: StepFailed) -> Exception:
     if kind is None:
         return failed
     try:
-        error = kind.__new__(kind, failed.message)
+        error = _with_status(kind, failed) or kind.__new__(kind, failed.message)
         _fill(error, failed)
         str(error)
     except Exception:
@@ -58,10 +58,19 @@ def _revived(failed: StepFailed) -> Exception:
     return error
 
 
+def _with_status(kind: type[Exception], failed: StepFailed) -> Exception | None:
+    """pydantic-ai's categories of HTTP errors are ModelHTTPErrors too, by private classes that take their names."""
+    said = _HTTP.match(failed.message)
+    if said is None or not issubclass(kind, ModelAPIError) or issubclass(kind, ModelHTTPError):
+        return None
+    category: Any = kind
+    return ModelHTTPError.for_category(category, status_code=int(said.group("status")), model_name="")
+
+
 def _fill(error: Exception, failed: StepFailed) -> None:
     if isinstance(error, ModelAPIError):
         said = _HTTP.match(failed.message)
-        model = said.group("model") if said else ""
+        model = (said.group("model") or "") if said else ""
         ModelAPIError.__init__(error, model_name=model, message=failed.message, retry_after=failed.retry_after)
         if isinstance(error, ModelHTTPError):
             error.status_code = int(said.group("status")) if said else 0
