@@ -335,6 +335,11 @@ def test_several_failures_that_are_all_retried_are_retried() -> None:
     assert describe(group).retry_after == 4.0
 
 
+def test_of_several_named_waits_the_longest_counts() -> None:
+    waits = [Retryable("a", after=timedelta(seconds=each)) for each in (2, 9, 4)]
+    assert describe(ExceptionGroup("three", [TimeoutError(), *waits])).retry_after == 9
+
+
 def test_the_class_of_a_group_does_not_depend_on_the_order_of_its_members() -> None:
     members: list[Exception] = [TimeoutError(), _step(SERVER_ERROR), _step(RATE_LIMIT)]
     assert classify(ExceptionGroup("a", members)) is classify(ExceptionGroup("b", members[::-1]))

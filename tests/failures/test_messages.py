@@ -116,6 +116,17 @@ def test_an_error_from_outside_is_described_by_what_it_is(error: Exception, mess
     assert said(error) == message
 
 
+@pytest.mark.parametrize(
+    "url",
+    [f"https://me:{SECRET}@shop.example:8443/{SECRET}", f"http://shop.example?key={SECRET}", "HTTP://shop.example"],
+)
+def test_of_a_url_that_is_text_only_the_host_is_told(url: str) -> None:
+    request = type("Request", (), {"url": url})()
+    error = type("ConnectionError", (OSError,), {"__module__": "requests.exceptions"})(SECRET)
+    error.request = request
+    assert said(error) == "connection failed: shop.example"
+
+
 def test_a_status_on_an_error_of_the_users_own_makes_it_one_from_outside() -> None:
     error = ValueError(SECRET)
     error.status_code = 404  # pyright: ignore[reportAttributeAccessIssue]
