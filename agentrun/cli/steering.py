@@ -1,8 +1,10 @@
-"""`agentrun cancel|redrive`: what an operator may ask of a run. Each is one guarded move; the row decides."""
+"""`agentrun cancel|redrive|resolve|budget`: what an operator may ask of a run. Each is a guarded move; the row decides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
@@ -11,7 +13,9 @@ from agentrun.cli import screen
 from agentrun.cli.base import AsJson, By, RunId
 from agentrun.cli.desk import client, found_settings, run_id_of, somebody
 from agentrun.cli.story import outcome_line, run_json
+from agentrun.cli.words import json_value
 from agentrun.client import Client
+from agentrun.core.errors import NotAllowed
 from agentrun.core.records import Run
 
 group = typer.Typer()
@@ -24,9 +28,90 @@ def cancel(run: RunId, by: By = None, as_json: AsJson = False) -> None:
 
 
 @group.command("redrive")
-def redrive(run: RunId, by: By = None, as_json: AsJson = False) -> None:
-    """Put a failed run back to the queue: its journal is kept, its budget starts afresh."""
-    _asked(run, as_json, lambda operator, run_id: operator.redrive(run_id, by=somebody(by)))
+def redrive(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run; left out with --all.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All failed runs that the filters choose, oldest first.")
+    ] = False,
+    kind: Annotated[str | None, typer.Option("--kind", help="With --all: only this kind.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="With --all: only runs that ended so.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="With --all: at most so many.")] = 1000,
+    yes: Annotated[bool, typer.Option("--yes", help="With --all: do it; without, they are only counted.")] = False,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put failed runs back to the queue: their journals are kept, their budgets start afresh."""
+    if every == (run is not None):
+        raise typer.BadParameter("give a RUN, or --all with filters")
+    if run is not None:
+        _asked(run, as_json, lambda operator, run_id: operator.redrive(run_id, by=somebody(by)))
+        return
+    with client() as operator:
+        found = operator.redrivable(kind=kind, reason=reason, limit=limit)
+        moved = [run_id for run_id in found if _redriven(operator, run_id, somebody(by))] if yes else []
+    if as_json:
+        screen.show_json({"found": found, "redriven": moved})
+    elif yes:
+        screen.show(f"{len(moved)} of {len(found)} failed runs are queued again")
+    else:
+        screen.show(f"{len(found)} failed runs would be redriven; say --yes to do it")
+
+
+@group.command("budget")
+def budget(
+    owner: Annotated[str | None, typer.Argument(metavar="OWNER", help="Whose; left out: everybody's.")] = None,
+    period: Annotated[str, typer.Option("--period", help="day or month (UTC).")] = "day",
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=0)] = None,
+    max_cost: Annotated[float | None, typer.Option("--max-cost", min=0, help="US dollars.")] = None,
+    lift: Annotated[bool, typer.Option("--lift", help="Take the owner's ceiling of that period away.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show owners' budgets with what is spent of them, or set one."""
+    with client() as operator:
+        if owner is not None and (lift or max_tokens is not None or max_cost is not None):
+            cost = Decimal(str(max_cost)) if max_cost is not None else None
+            operator.set_budget(owner, period=period, max_tokens=max_tokens, max_cost=cost)  # pyright: ignore[reportArgumentType]
+        rows = operator.budgets(owner)
+    if as_json:
+        screen.show_json(rows)
+        return
+    names = ("owner", "period", "tokens", "max_tokens", "cost", "max_cost")
+    columns = ("owner", "period", "tokens spent", "of", "cost spent", "of")
+    screen.show(screen.table(*columns, rows=[[row[name] for name in names] for row in rows]))
+
+
+def _redriven(operator: Client, run_id: UUID, by: str) -> bool:
+    try:
+        operator.redrive(run_id, by=by)
+    except NotAllowed:  # somebody was first
+        return False
+    return True
+
+
+@group.command("resolve")
+def resolve(
+    run: RunId,
+    applied: Annotated[
+        bool | None, typer.Option("--applied/--not-applied", help="Whether the interrupted write happened.")
+    ] = None,
+    result: Annotated[
+        Any,
+        typer.Option(metavar="JSON", parser=json_value, help="What the write would have returned; null if not given."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="STEP", help="The write's step, where several are in flight.")
+    ] = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how an interrupted write ended, once you have found out; the run goes on from its journal."""
+    if applied is None or (result is not None and not applied):
+        raise typer.BadParameter("say --applied (and --result JSON), or --not-applied")
+    _asked(
+        run,
+        as_json,
+        lambda operator, run_id: operator.resolve(run_id, applied=applied, result=result, key=key, by=somebody(by)),
+    )
 
 
 def _asked(run: str, as_json: bool, verb: Callable[[Client, UUID], Run]) -> None:

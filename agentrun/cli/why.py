@@ -19,6 +19,13 @@ class Standing:
     heal: str | None = None
 
 
+_ANSWERS = {
+    "approval": "agentrun approve|reject {run.id}",
+    "input": "agentrun input {run.id}",
+    "signal": "agentrun signal {run.id} NAME",
+}
+
+
 def standing(run: Run, moment: Moment, *, sweep_seconds: float) -> Standing:
     """How the run stands at this moment."""
     overdue = moment.sweep_age is None or moment.sweep_age > 3 * sweep_seconds
@@ -29,7 +36,8 @@ def standing(run: Run, moment: Moment, *, sweep_seconds: float) -> Standing:
             return _running(run, moment, overdue=overdue)
         case Status.WAITING:
             until = f", until {instant(run.due_at)} at the latest" if run.due_at else ""
-            return Standing(f"it waits for {run.waiting_on}{until}")
+            heal = _ANSWERS.get((run.waiting_on or "").split(" ")[0].split(":")[0])
+            return Standing(f"it waits for {run.waiting_on}{until}", heal.format(run=run) if heal else None)
         case Status.FAILED:
             return _failed(run)
         case Status.COMPLETED | Status.CANCELLED:
@@ -66,7 +74,10 @@ def _running(run: Run, moment: Moment, *, overdue: bool) -> Standing:
 
 def _failed(run: Run) -> Standing:
     if run.pending_effect is not None:
-        return Standing("a write was in flight when it stopped; find out, by its idempotency key, whether it happened")
+        return Standing(
+            "a write was in flight when it stopped; find out, by its idempotency key, whether it happened",
+            f"agentrun resolve {run.id} --applied --result JSON, or --not-applied",
+        )
     said = "it ran out of requeues" if run.reason is Reason.RETRIES_EXHAUSTED else f"it ended as {run.reason}"
     return Standing(f"{said}; once the cause is gone it can go on from its journal", f"agentrun redrive {run.id}")
 

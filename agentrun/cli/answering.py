@@ -1,0 +1,180 @@
+"""`agentrun inbox|approve|reject|input|signal|resume`: what waits for people, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from rich.text import Text
+
+from agentrun.cli import screen
+from agentrun.cli.base import AsJson, By, RunId
+from agentrun.cli.desk import client, found_settings, load_kinds, run_id_of, somebody
+from agentrun.cli.form import filled
+from agentrun.cli.story import outcome_line, run_json
+from agentrun.cli.words import duration, json_value
+from agentrun.client import Client
+from agentrun.core.errors import InvalidRequest, NotAllowed
+from agentrun.core.records import Run
+
+group = typer.Typer()
+
+Key = Annotated[str | None, typer.Option("--key", help="Which wait, where the run has several open.")]
+Digest = Annotated[str | None, typer.Option("--digest", help="Bind it to what was read (`inbox --json`).")]
+Comment = Annotated[str | None, typer.Option("--comment", help="Kept with the decision.")]
+Here = Annotated[bool, typer.Option("--here", help="Go on with the run in this process.")]
+
+
+@group.command("inbox")
+def inbox(
+    role: Annotated[str | None, typer.Option("--role", help="Only what is addressed to this role.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="approval, input or signal.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 100,
+    payloads: Annotated[bool, typer.Option("--payloads", help="Show what is asked in full.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What waits for people, oldest first, with the command that answers it."""
+    with client() as reader:
+        rows = reader.inbox(role=role, kind=kind, limit=limit)
+    if as_json:
+        screen.show_json([_waiting_json(row, payloads=payloads) for row in rows])
+        return
+    if not rows:
+        screen.remark("nothing waits for anybody")
+        return
+    columns = ("waits for", "run", "kind", "asks", "of", "answer with")
+    screen.show(screen.table(*columns, rows=[_waiting_row(row, payloads=payloads) for row in rows]))
+
+
+@group.command("approve")
+def approve(
+    run: RunId,
+    key: Key = None,
+    digest: Digest = None,
+    comment: Comment = None,
+    edits: Annotated[str | None, typer.Option("--edits", help="Approve this JSON in place of what was asked.")] = None,
+    by: By = None,
+    here: Here = False,
+    as_json: AsJson = False,
+) -> None:
+    """Approve what a run asks. Single-use: of two decisions one wins, and the other is told."""
+    changed = json_value(edits) if edits is not None else None
+    _answered(
+        run,
+        as_json,
+        lambda desk, run_id: desk.approve(
+            run_id, by=somebody(by), key=key, digest=digest, comment=comment, edits=changed, here=here
+        ),
+        here=here,
+    )
+
+
+@group.command("reject")
+def reject(
+    run: RunId,
+    key: Key = None,
+    digest: Digest = None,
+    comment: Comment = None,
+    by: By = None,
+    here: Here = False,
+    as_json: AsJson = False,
+) -> None:
+    """Deny what a run asks: a result for its body or model, not the run's end."""
+    _answered(
+        run,
+        as_json,
+        lambda desk, run_id: desk.reject(run_id, by=somebody(by), key=key, digest=digest, comment=comment, here=here),
+        here=here,
+    )
+
+
+@group.command("input")
+def submit_input(
+    run: RunId,
+    data: Annotated[
+        str | None, typer.Argument(metavar="JSON", help="The data, - for stdin; else you are asked.")
+    ] = None,
+    key: Key = None,
+    by: By = None,
+    here: Here = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give the data that a run waits for: as JSON, or by a form made from its schema."""
+
+    def submit(desk: Client, run_id: UUID) -> Run:
+        value = json_value(data) if data is not None else filled(_asked(desk, run_id, key))
+        return desk.submit_input(run_id, value, by=somebody(by), key=key, here=here)
+
+    _answered(run, as_json, submit, here=here)
+
+
+@group.command("signal")
+def signal(
+    run: RunId,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="The payload, or - for stdin.")] = "null",
+    expires: Annotated[str | None, typer.Option("--expires", help="Kept this long for a later wait: 1h, 2d.")] = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a signal; it is kept in order until the run waits for it."""
+    value, kept = json_value(payload), duration(expires).total_seconds() if expires is not None else None
+    _answered(
+        run, as_json, lambda desk, run_id: desk.signal(run_id, name, value, by=somebody(by), expires=kept), here=False
+    )
+
+
+@group.command("resume")
+def resume(run: RunId, as_json: AsJson = False) -> None:
+    """Go on with a queued run in this process, under a lease of its own."""
+    _answered(run, as_json, lambda desk, run_id: desk.resume(run_id), here=True)
+
+
+def _answered(run: str, as_json: bool, verb: Callable[[Client, UUID], Run], *, here: bool) -> None:
+    settings = found_settings()
+    run_id = run_id_of(settings, run)
+    if here:
+        load_kinds(settings)
+    with client(settings) as desk:
+        moved = verb(desk, run_id)
+    if as_json:
+        screen.show_json(run_json(moved, payloads=False))
+    else:
+        screen.show(outcome_line(moved))
+
+
+def _asked(desk: Client, run_id: UUID, key: str | None) -> Mapping[str, Any]:
+    rows = [row for row in desk.waits(run_id) if row["kind"] == "input" and key in (None, row["step_key"])]
+    if not rows:
+        raise NotAllowed(f"run `{run_id}` waits for no input{f' under key {key}' if key else ''}")
+    if len(rows) > 1:
+        keys = ", ".join(row["step_key"] for row in rows)
+        raise InvalidRequest(f"run `{run_id}` waits for several inputs; name one with --key: {keys}")
+    return rows[0]["asks"]
+
+
+def _answer_with(row: Mapping[str, Any]) -> str:
+    run_id = row["run_id"]
+    match row["kind"]:
+        case "approval":
+            return f"agentrun approve|reject {run_id} --key '{row['step_key']}'"
+        case "input":
+            return f"agentrun input {run_id} --key '{row['step_key']}'"
+        case _:
+            return f"agentrun signal {run_id} {row['name']}"
+
+
+def _waiting_row(row: Mapping[str, Any], *, payloads: bool) -> list[Any]:
+    asked = Text(screen.clean(str(row["name"] or "")))
+    if payloads and row["asks"].get("payload") is not None:
+        asked.append("\n").append(screen.pretty(row["asks"]["payload"]))
+    age = screen.span(float(row["age"]))
+    return [age, row["run_id"], row["run_kind"], asked, row["role"] or "anybody", _answer_with(row)]
+
+
+def _waiting_json(row: Mapping[str, Any], *, payloads: bool) -> dict[str, Any]:
+    names = ("run_id", "run_kind", "owner", "kind", "name", "role", "created_at", "due_at")
+    said = {name: row[name] for name in names} | {"key": row["step_key"], "digest": row["asks_digest"]}
+    return said | ({"asks": row["asks"]} if payloads else {})
