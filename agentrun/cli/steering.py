@@ -1,4 +1,4 @@
-"""`agentrun cancel|redrive|resolve|budget`: what an operator may ask of a run. Each is a guarded move; the row decides."""
+"""`agentrun cancel|redrive|resolve|budget`: what an operator may ask. Each is one guarded move; the row decides."""
 
 from __future__ import annotations
 
