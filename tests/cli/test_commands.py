@@ -106,7 +106,7 @@ def test_arguments_of_a_write_in_flight_are_payloads_too(cli: Cli, client: Clien
     assert client.steps(run_id)[0].idempotency_key in said.out
     told = cli("show", run_id, "--json").json
     assert all("args" not in write for write in told["error"].get("in_flight", ()))
-    assert told["heal"] is None, "nobody knows yet whether it was paid"
+    assert f"agentrun resolve {run_id}" in told["heal"], "a person has to find out whether it was paid"
 
 
 def test_show_says_why_a_run_does_not_move(cli: Cli, client: Client) -> None:
@@ -166,6 +166,18 @@ def test_redrive_puts_a_failed_run_back(cli: Cli, client: Client, ended: Ended) 
     assert told["status"] == "queued"
     assert client.events(run_id)[-1].type == "redriven"
     assert client.events(run_id)[-1].data["by"].startswith("cli")
+
+
+def test_resolve_tells_an_interrupted_write_and_the_run_goes_on(
+    cli: Cli, client: Client, engine: Engine, ended: Ended
+) -> None:
+    run_id = ended("pay", None)
+    assert f"agentrun resolve {run_id} --applied" in cli("show", str(run_id)).out
+    told = cli("resolve", str(run_id), "--applied", "--result", '"receipt 4711"', "--json").json
+    assert told["status"] == "queued"
+    assert engine.run(run_id).outcome == "completed"
+    assert client.status(run_id).result == "receipt 4711"
+    assert [event.data["by"][:3] for event in client.events(run_id) if event.type == "resolved"] == ["cli"]
 
 
 def test_check_finds_nothing_wrong_where_everything_runs(cli: Cli, engine: Engine, known: Registry) -> None:

@@ -35,6 +35,8 @@ def refused(cli: Cli, code: int, *arguments: str, says: str, env: dict[str, str 
         (["enqueue", "greet", "1", "--delay", "9" * 20 + "d"], "too long a duration"),
         (["enqueue", "greet", '"x"', "--attribute", "n"], "'n' is no name=value"),
         (["list", "--status", "sleeping"], "sleeping"),
+        (["resolve", "x"], "say --applied"),
+        (["resolve", "x", "--not-applied", "--result", "1"], "or --not-applied"),
         (["shwo", "x"], "No such command"),
         (["list", "--no-such-option"], "No such option"),
     ],
