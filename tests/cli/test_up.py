@@ -232,7 +232,7 @@ def test_what_dies_is_started_again(up: Start) -> None:
     with upped.client() as client:
         run_id = client.enqueue("linger", 3.0)
         until(lambda: len(client.steps(run_id)) >= 3)
-        upped.one("worker").kill()
+        upped.one("agentrun@").kill()
         upped.tells("worker ended by SIGKILL; it starts again in 1 s")
         run = client.wait(run_id, timeout=60)
         assert (run.status, run.crash_count) == ("completed", 1)
