@@ -5,9 +5,10 @@ A task is a few lines: it takes ids from the message and calls the runtime. Noth
 
 from __future__ import annotations
 
+import functools
 import logging
-import multiprocessing
 import os
+import select
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -38,9 +39,10 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
     """
     process = Process(settings or Settings())
 
-    @app.task(name=WAKE, ignore_result=True)
-    def wake(*args: object, **kwargs: object) -> dict[str, Any]:
-        return process.wake(args, kwargs)
+    @app.task(name=WAKE, ignore_result=True, bind=True)
+    def wake(task: Any, *args: object, **kwargs: object) -> dict[str, Any]:
+        delivery: dict[str, Any] = task.request.delivery_info or {}
+        return process.wake(args, kwargs, queue=delivery.get("routing_key"))
 
     @app.task(name=SWEEP, ignore_result=True)
     def sweep() -> dict[str, Any]:
@@ -57,20 +59,20 @@ class Process:
         self._settings = settings
         self._engines: dict[int, Engine] = {}
         self._lock = threading.Lock()
-        self._shutdown: Any = None
+        self._shutdown: Shutdown | None = None
         self._sweeping = threading.Lock()
 
     # ---- what the tasks do
 
-    def wake(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
-        """Execute a segment of the run that the message names; garbage is one log line."""
+    def wake(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
+        """Execute a segment of the run that the message from `queue` names; garbage is one log line."""
         run_id = _only_uuid(args, kwargs)
         if run_id is None:
             log.warning("a wake that names no run was dropped (%d arguments)", len(args) + len(kwargs))
             return {"outcome": "garbage"}
         engine = self.engine()
         if engine.draining:
-            engine.publisher.soon(Wake(run_id, self._settings.queue, cause="drain"))
+            engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain"))
             return {"outcome": "draining", "run": str(run_id)}
         try:
             return engine.run(run_id).as_json()
@@ -132,19 +134,26 @@ class Process:
             self._settings.require_broker()
         except ConfigurationError as error:
             raise SystemExit(f"agentrun: {error}") from None
-        self._shutdown = multiprocessing.get_context("fork").Event()
+        self._shutdown = Shutdown()
 
     def _on_ready(self, sender: Any = None, **_: object) -> None:
         pool = getattr(sender, "pool", None)
         if pool is not None and type(pool).__module__.endswith("prefork"):
             return
+        if pool is not None:
+            # A cold shutdown ends tasks with their processes. Celery's threads cannot be ended like that, and it would
+            # stop halfway with a NotImplementedError, its threads going on.
+            pool.terminate_job = self._on_cold_shutdown
         self.engine().announce()
 
     def _on_child(self, **_: object) -> None:
         self.engine().announce()
         if self._shutdown is not None:
-            # The main process cannot reach into its children: they wait for its event.
-            self._in_background(lambda: self._shutdown.wait() and self.engine().drain(), "agentrun drain")
+            self._in_background(functools.partial(self._drain_after, self._shutdown), "agentrun drain")
+
+    def _drain_after(self, shutdown: Shutdown) -> None:
+        shutdown.wait()
+        self.engine().drain()
 
     def _on_shutting_down(self, **_: object) -> None:
         if self._shutdown is not None:
@@ -152,6 +161,9 @@ class Process:
         engine = self._engines.get(os.getpid())
         if engine is not None:
             engine.drain()
+
+    def _on_cold_shutdown(self, *_: object) -> None:
+        self.engine().drain(within=0.0)
 
     def _on_end(self, **_: object) -> None:
         engine = self._engines.pop(os.getpid(), None)
@@ -166,6 +178,27 @@ class Process:
 
     def _in_background(self, call: Callable[[], object], name: str) -> None:
         threading.Thread(target=call, name=name, daemon=True).start()
+
+
+class Shutdown:
+    """Tells children, who cannot be reached otherwise, that their main process shuts down.
+
+    A byte in a pipe that nobody takes out. multiprocessing.Event is no help: its `set` waits for every sleeper that it
+    wakes, for ever if one of them was killed in its sleep.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+
+    def set(self) -> None:
+        """From now on nobody waits. For signal handlers too."""
+        os.write(self._write, b"!")
+
+    def wait(self) -> None:
+        """Until `set` was called in any process."""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        poll.poll()
 
 
 def _only_uuid(args: tuple[object, ...], kwargs: dict[str, object]) -> UUID | None:

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Heartbeat, drain
 from agentrun.runtime.segment import Executing, run_segment
 from agentrun.runtime.settling import Report
+from agentrun.runtime.threads import DaemonThreads
 from agentrun.settings import Settings
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
@@ -68,7 +69,7 @@ class Engine:
         self.executing: dict[UUID, Executing] = {}
         self._on_overdue = on_overdue
         self._since = time.monotonic()
-        self.threads = ThreadPoolExecutor(settings.worker_threads, thread_name_prefix="agentrun body")
+        self.threads = DaemonThreads(settings.worker_threads, name="agentrun body")
         self.writer = Writer(database.url)
         self.heartbeat = Heartbeat(
             database, every=settings.heartbeat_seconds, lease=settings.lease_seconds, on_beat=self._on_beat
@@ -118,14 +119,15 @@ class Engine:
         self._timers.discard(wake.run_id)
         self.publisher.soon(wake)
 
-    def drain(self) -> None:
-        """Hand every run back: at its next step, or after the drain budget wherever it is. Nothing is cancelled.
+    def drain(self, *, within: float | None = None) -> None:
+        """Hand every run back: at its next step, or after `within` seconds (the drain budget) wherever it is.
 
         Heartbeats go on until the last segment has ended. A write in flight is always waited for.
         """
         self.draining = True
         drain(self.heartbeat.held())
-        self.loop.call_soon_threadsafe(self.loop.call_later, self.settings.drain_seconds, self._interrupt_all)
+        budget = self.settings.drain_seconds if within is None else within
+        self.loop.call_soon_threadsafe(self.loop.call_later, budget, self._interrupt_all)
 
     def release(self, run_id: UUID) -> None:
         """This process is about to die: hand the run back now, or leave it to its lease."""
