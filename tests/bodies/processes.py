@@ -88,6 +88,12 @@ async def opened(gate: str) -> None:
         await asyncio.sleep(0.02)
 
 
+def opened_plainly(gate: str) -> None:
+    """The same in a thread, deaf to everything."""
+    while not Path(gate).exists():
+        time.sleep(0.02)
+
+
 def _row(what: str) -> tuple[Any, ...]:
     step = current_step()
     return step.run_id, step.key, what, os.getpid(), step.attempt, step.idempotency_key
@@ -111,6 +117,14 @@ async def gated(ctx: Context, gate: str) -> str:
     await ctx.step(note, "before")
     await ctx.step(opened, gate)
     return await ctx.step(note, "after")
+
+
+@durable("gated-plain")
+def gated_plain(ctx: SyncContext, gate: str) -> str:
+    """The same in a thread."""
+    ctx.step(note, "before")
+    ctx.step(opened_plainly, gate)
+    return ctx.step(note, "after")
 
 
 @durable("long")

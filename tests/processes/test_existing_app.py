@@ -1,0 +1,74 @@
+"""agentrun in an application that has Celery already: late acks, redelivery and a result backend do no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from agentrun import Client
+from agentrun.testing import until
+from agentrun.testing.nodes import Node
+from tests.processes.conftest import Look
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+APP = "tests.processes.existing_app"
+BACKOFF = 6.0
+
+
+@pytest.mark.settings(backoff_base_seconds=BACKOFF, backoff_max_seconds=BACKOFF)
+def test_late_acks_and_a_short_visibility_timeout_give_one_execution_and_no_early_retry(
+    client: Client, start: Callable[..., Node], look: Look, redis: Redis, broker_url: str, sound: Callable[[], None]
+) -> None:
+    nodes = [start(app=APP, concurrency=4, wait=False) for _ in range(2)]
+    for node in nodes:
+        node.container.wait_ready()
+    long = client.enqueue("long", {"steps": 8, "seconds": 1.0})
+    retried = client.enqueue("fails-once", "tried")
+    shop = Celery("shop", broker=broker_url, backend=broker_url, set_as_current=False)
+    answer = shop.send_task(f"{APP}.add", (2, 3))
+    assert answer.get(timeout=10) == 5
+    answer.forget()
+    shop.close()
+
+    assert client.wait(long, timeout=30).result == 8
+    assert client.wait(retried, timeout=20).result == "tried"
+    # The premise: each was delivered again while it was held, and several times.
+    logs = "\n".join(node.logs() for node in nodes)
+    until(lambda: _count(nodes, f"a wake for run {long} changed nothing: it is busy") > 0, tell=lambda: logs)
+    assert look.effects(long) == [str(number) for number in range(8)]
+    assert client.status(long).epoch == 1
+
+    assert [event.type for event in client.events(retried)].count("claimed") == 2
+    assert client.status(retried).requeue_count == 1
+    assert look.effects(retried) == ["tried"]
+    assert look.seconds_between(retried, "requeued", "claimed") >= BACKOFF
+    assert redis.keys("celery-task-meta-*") == []
+    sound()
+
+
+def _count(nodes: list[Node], line: str) -> int:
+    return sum(node.logs().count(line) for node in nodes)
+
+
+def test_a_lost_child_whose_wake_is_redelivered_at_once_costs_one_crash(
+    client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look, tmp_path: Path
+) -> None:
+    """`task_reject_on_worker_lost` redelivers while the dead child's lease is alive: these wakes find it busy."""
+    beat(wait=False)
+    node = start(app=APP, pool="prefork", concurrency=2)
+    run_id = client.enqueue("gated", str(tmp_path / "gate"))
+    until(lambda: look.effects(run_id) == ["before"], 10)
+    os.kill(look.one("SELECT pid FROM effects"), signal.SIGKILL)
+    until(lambda: f"a wake for run {run_id} changed nothing: it is busy" in node.logs(), 10)
+    (tmp_path / "gate").touch()
+    assert client.wait(run_id, timeout=20).result == "after"
+    assert look.effects(run_id) == ["before", "after"]
+    run = client.status(run_id)
+    assert (run.epoch, run.crash_count) == (2, 1)

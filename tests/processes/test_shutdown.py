@@ -1,0 +1,142 @@
+"""A worker that ends hands its runs back: nothing is lost, nothing is done again, and nothing counts against them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agentrun import Client, Settings
+from agentrun.testing import until
+from agentrun.testing.nodes import Node
+from tests.processes.conftest import Look
+
+pytestmark = pytest.mark.processes
+
+STEP = 0.3
+POOLS = ("threads", "prefork")
+Start = Callable[..., Node]
+
+
+@pytest.mark.slow
+def test_five_graceful_restarts_during_one_long_run_use_up_no_budget(
+    client: Client, start: Start, look: Look, sound: Callable[[], None]
+) -> None:
+    node, steps = start(concurrency=2), 18
+    run_id = client.enqueue("long", {"steps": steps, "seconds": STEP})
+    for restart in range(1, 6):
+        until(lambda restart=restart: len(look.effects(run_id)) >= 3 * restart, 20)
+        assert node.terminate() == 0
+        run = client.status(run_id)
+        assert (run.status, run.handback_count) == ("queued", restart)
+        node.restart()
+    run = client.wait(run_id, timeout=20)
+    assert run.result == steps
+    assert (run.requeue_count, run.crash_count, run.error_count, run.handback_count) == (0, 0, 0, 5)
+    assert look.effects(run_id) == [str(number) for number in range(steps)]
+    sound()
+
+
+@pytest.mark.slow
+def test_sigterm_hands_a_run_back_at_its_next_step_and_another_worker_goes_on_at_once(
+    client: Client, start: Start, look: Look, settings: Settings, sound: Callable[[], None]
+) -> None:
+    leaving, staying = _leaving_and_staying(start, POOLS)
+    kinds = {pool: "long" if pool == "threads" else "long-plain" for pool in POOLS}
+    runs = {pool: client.enqueue(kinds[pool], {"steps": 8, "seconds": STEP}, queue=pool) for pool in POOLS}
+    until(lambda: min(len(look.effects(run_id)) for run_id in runs.values()) >= 2, 15)
+    for pool in POOLS:
+        staying.app.control.add_consumer(pool, destination=[staying.hostname()])
+        leaving[pool].kill("SIGTERM")
+    for pool, run_id in runs.items():
+        assert leaving[pool].wait_exit(settings.drain_seconds + 10) == 0
+        run = client.wait(run_id, timeout=15)
+        assert (run.handback_count, run.requeue_count, run.crash_count) == (1, 0, 0)
+        assert look.effects(run_id) == [str(number) for number in range(8)]
+        assert look.seconds_between(run_id, "handed_back", "claimed") < settings.lease_seconds / 2
+    sound()
+
+
+LAST_WORDS = (["SIGTERM"], ["SIGTERM", "SIGTERM"], ["SIGQUIT"], ["SIGQUIT", "SIGQUIT"])
+
+
+@pytest.mark.slow
+@pytest.mark.settings(drain_seconds=2)
+def test_no_shutdown_loses_a_run_in_the_middle_of_a_step_and_none_waits_for_the_step(
+    client: Client, start: Start, look: Look, tmp_path: Path, sound: Callable[[], None]
+) -> None:
+    """Once, twice, gently or not: the drain budget bounds it, and what the step was doing is done again elsewhere."""
+    cases = {f"{pool}.{'.'.join(signals)}": (pool, signals) for pool in POOLS for signals in LAST_WORDS}
+    gate = str(tmp_path / "gate")
+    leaving = {name: start(pool=pool, concurrency=2, queues=name, wait=False) for name, (pool, _) in cases.items()}
+    staying = start(concurrency=30, queues="later", wait=False)
+    for node in (*leaving.values(), staying):
+        node.container.wait_ready(60)
+    runs = [(name, client.enqueue(kind, gate, queue=name)) for name in cases for kind in ("gated", "gated-plain")]
+    until(lambda: all(look.effects(run_id) == ["before"] for _, run_id in runs), 20)
+    for name, (_, signals) in cases.items():
+        for said in signals:
+            leaving[name].kill(said)
+    for node in leaving.values():
+        node.wait_exit(20)
+    assert {name: client.status(run_id).status for name, run_id in runs} == dict.fromkeys(cases, "queued")
+
+    for name in cases:
+        staying.app.control.add_consumer(name, destination=[staying.hostname()])
+    Path(gate).touch()
+    for name, run_id in runs:
+        run = client.wait(run_id, timeout=20)
+        counts = (run.result, run.handback_count, run.crash_count, run.requeue_count)
+        assert counts == ("after", 1, 0, 0), (name, run.kind)
+        assert look.effects(run_id) == ["before", "after"]
+    sound()
+
+
+def test_a_worker_shuts_down_although_one_of_its_children_was_killed(client: Client, start: Start, look: Look) -> None:
+    node = start(pool="prefork", concurrency=2)
+    children = psutil.Process(node.pid).children()
+    for child in children:
+        child.kill()
+    until(lambda: node.logs().count("exited with 'signal 9 (SIGKILL)'") >= 1 or _replaced(node, children), 10)
+    assert client.wait(client.enqueue("noted", "by a new child"), timeout=15).result == "by a new child"
+    assert node.terminate(15) == 0
+
+
+def _replaced(node: Node, children: list[psutil.Process]) -> bool:
+    return not {child.pid for child in psutil.Process(node.pid).children()} & {child.pid for child in children}
+
+
+def _leaving_and_staying(start: Start, pools: tuple[str, ...]) -> tuple[dict[str, Node], Node]:
+    leaving = {pool: start(pool=pool, concurrency=2, queues=pool, wait=False) for pool in pools}
+    staying = start(concurrency=4, queues="later", wait=False)
+    for node in (*leaving.values(), staying):
+        node.container.wait_ready()
+    return leaving, staying
+
+
+def test_a_killed_child_of_a_prefork_worker_is_replaced_and_its_run_goes_on(
+    client: Client,
+    start: Start,
+    beat: Callable[..., Node],
+    look: Look,
+    tmp_path: Path,
+    settings: Settings,
+    sound: Callable[[], None],
+) -> None:
+    beat(wait=False)
+    node = start(pool="prefork", concurrency=2)
+    run_id = client.enqueue("gated", str(tmp_path / "gate"))
+    until(lambda: look.effects(run_id) == ["before"], 10)
+    child = look.one("SELECT pid FROM effects")
+    assert child in {process.pid for process in psutil.Process(node.pid).children()}
+    os.kill(child, signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    run = client.wait(run_id, timeout=20)
+    assert (run.result, run.crash_count, run.handback_count) == ("after", 1, 0)
+    assert look.effects(run_id) == ["before", "after"]
+    assert "reaped" in [event.type for event in client.events(run_id)]
+    sound()
