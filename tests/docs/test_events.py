@@ -125,6 +125,7 @@ def test_every_event_carries_what_the_page_says(
     handed_back = stage.holding()
     engine.drain()
     stage.until_status(handed_back, "queued")
+    until(lambda: not engine.executing, 20)
 
     said = {cells[0].strip("`"): words_in(cells[2]) for cells in rows_of(ROOT / "docs/reference/events.md", "type")}
     told = stage.told()

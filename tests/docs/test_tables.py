@@ -8,13 +8,16 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 
 import agentrun
 import agentrun.agents
 from agentrun import AsyncClient, Client, Context
 from agentrun.broker.flower import FlowerSettings
+from agentrun.cli import app
 from agentrun.core import errors
 from agentrun.core.words import EventType, FailureClass, Reason, Status
 from agentrun.runtime.kinds import durable
@@ -96,6 +99,19 @@ def test_the_errors_page_has_every_error_with_its_parent_and_exit_code() -> None
     assert said == {error.__name__: (error.__bases__[0].__name__, error.exit_code) for error in _errors()}
 
 
+# ---- commands
+
+
+def test_the_command_lines_page_has_every_command_option_and_exit_code() -> None:
+    text = (REFERENCE / "cli.md").read_text(encoding="utf-8")
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert not {name for name in commands if not re.search(rf"\| `[^|]*\b{name}\b[^|]* \|", text)}
+    options = {tuple(each.opts + each.secondary_opts) for command in commands.values() for each in command.params}
+    options = {names for names in options if names[0].startswith("-")}
+    assert not {names for names in options if not any(f"`{name}" in text for name in names)}
+    assert not {error.__name__ for error in _errors() if error.exit_code > 1 and f"| {error.exit_code} |" not in text}
+
+
 # ---- words
 
 
@@ -148,7 +164,7 @@ LEFT_OUT = {"close", "perform", "wishes", "threads"}
 def test_the_async_client_has_the_verbs_that_the_page_says() -> None:
     said = {re.match(r"`(\w+)\(", cells[0]) for cells in rows_of(REFERENCE / "python-api.md", "verb")}
     verbs = {match[1] for match in said if match} & set(vars(Client))
-    assert verbs - set(vars(AsyncClient)) == {"redrivable", "waits", "set_budget", "budgets"}
+    assert verbs - set(vars(AsyncClient)) == {"acting", "redrivable", "waits", "set_budget", "budgets"}
 
 
 @pytest.mark.parametrize("function", [durable, agentrun.effect, agentrun.agents.register_agent])
