@@ -40,6 +40,9 @@ def spent(value: Any) -> Spent | None:
 
 
 def _cost(response: ModelResponse) -> str | None:
+    """US dollars: what a gateway reported, else by the list of prices."""
+    if response.usage.cost is not None:
+        return str(response.usage.cost)
     try:
         return str(response.cost().total_price)
     except Exception:

@@ -38,6 +38,11 @@ NOTHING_HAPPENED = (NotApplied, ModelRetry, ToolFailed, ApprovalRequired, CallDe
 def tool_step(scope: Scope, operation: Operation, params: ToolsetCallToolParams) -> StepSpec:
     """One call of a tool."""
     call = ToolCall(scope, operation, params)
+    if call.declared.approval:
+        raise BodyError(
+            f"tool `{call.name}` waits for an approval (@effect(…, approval=…)), which agents cannot ask for yet; "
+            "it was not called. Ask with ctx.approval in a @durable body, or take the approval out of its declaration"
+        )
     return StepSpec(
         key=call.key,
         kind=StepKind.TOOL,

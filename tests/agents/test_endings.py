@@ -8,14 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import FunctionToolResultEvent
 from pydantic_ai.run import AgentRunResult
 
-from agentrun import Client, Effect, Reason, Status, effect
+from agentrun import Client, Effect, Reason, Status, WriteWithoutLease, effect, rehearse
 from agentrun.agents import register_agent
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.kinds import Registry
 from tests.agents.conftest import Script, Turn, Ward
 
 
@@ -180,3 +182,36 @@ def streaming(script: Script) -> Any:
                 yield {index: DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)}
 
     return FunctionModel(script._answer, stream_function=stream, model_name="scripted")
+
+
+# ---- without a worker
+
+
+def test_an_agent_runs_here_and_now_with_a_typed_result(client: Client) -> None:
+    script = Script([[("final_result", {"count": 2})]])
+    register_agent(Agent(script.model, name="desk", output_type=Count))
+    assert client.run("desk", "go") == Count(count=2)
+
+
+class Count(BaseModel):
+    count: int
+
+
+async def test_a_rehearsal_reads_and_does_not_write(kinds: Registry) -> None:
+    done: list[str] = []
+
+    @effect(Effect.READ_ONLY)
+    async def look() -> str:
+        done.append("look")
+        return "seen"
+
+    async def act() -> str:
+        done.append("act")
+        return "acted"
+
+    register_agent(Agent(Script([[("look", {})], "done"]).model, name="reader", tools=[look]))
+    register_agent(Agent(Script([[("act", {})], "done"]).model, name="writer", tools=[act]))
+    assert await rehearse("reader", "go") == "done"
+    with pytest.raises(WriteWithoutLease):
+        await rehearse("writer", "go")
+    assert done == ["look"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, NoOpTracer, Span, Tracer, TracerProvider
 from pydantic_ai import Agent
+from pydantic_ai.capabilities import Instrumentation
+from pydantic_ai.models.instrumented import InstrumentationSettings
 
 from agentrun import Client, Effect, Status, effect
 from agentrun.agents import register_agent
@@ -72,3 +75,45 @@ def test_the_sweep_over_commits_covers_the_whole_run(client: Client, ward: Ward)
     desk = Desk()
     register_agent(desk.agent)
     assert ward.commits(client.enqueue("desk", "please refund A1")) == 8
+
+
+class Spans(TracerProvider):
+    """Remembers the spans that were ended: what an exporter would see."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
+        provider = self
+
+        class Named(NoOpTracer):
+            def start_span(self, name: str, *args: Any, **kwargs: Any) -> Span:
+                return Ended(name, provider.ended)
+
+        return Named()
+
+
+class Ended(NonRecordingSpan):
+    def __init__(self, name: str, ended: list[str]) -> None:
+        super().__init__(INVALID_SPAN_CONTEXT)
+        self.name, self.ended = name, ended
+
+    def end(self, end_time: int | None = None) -> None:
+        self.ended.append(self.name)
+
+
+def test_what_is_replayed_is_traced_once(client: Client, ward: Ward) -> None:
+    spans, desk = Spans(), Desk()
+    settings = InstrumentationSettings(tracer_provider=spans)
+    agent = Agent(
+        desk.script.model, name="desk", tools=[desk.look_up, desk.refund], capabilities=[Instrumentation(settings)]
+    )
+    register_agent(agent)
+    run_id = client.enqueue("desk", "please refund A1")
+    ward.die_after(run_id, 4)
+    spans.ended.clear()
+    assert ward.run(run_id).status is Status.COMPLETED
+    seen = [name.partition(" ")[0] for name in spans.ended]
+    # model:1, look_up and model:2 were traced by the segment that died.
+    assert seen.count("chat") == 1
+    assert [name for name in spans.ended if name.startswith("execute_tool")] == ["execute_tool refund"]

@@ -129,6 +129,17 @@ def test_a_toolset_of_an_unknown_kind_is_fenced_too(client: Client, ward: Ward) 
     assert client.steps(run.id)[1].started_at is not None
 
 
+def test_a_tool_that_needs_an_approval_is_not_called_without_one(client: Client, ward: Ward) -> None:
+    done: list[int] = []
+
+    @effect(Effect.NON_IDEMPOTENT_WRITE, approval=True)
+    async def act() -> None:
+        done.append(1)
+
+    run, _ = run_with(client, ward, ONE_CALL, act)
+    assert (run.status, run.pending_effect, done) == (Status.FAILED, None, [])
+
+
 def test_a_tool_knows_its_step(client: Client, ward: Ward) -> None:
     @effect(Effect.IDEMPOTENT_WRITE)
     def act() -> list[str]:
