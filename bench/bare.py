@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 
 from celery import Celery
 
 from bench.ticks import tick
 
-NOOP = "bench.bare.noop"
+NOOP, NAP = "bench.bare.noop", "bench.bare.nap"
 QUEUE = "bench.bare"
 
 
@@ -27,3 +28,10 @@ def noop(number: int) -> int:
     """Notes when it ran: there is no row to tell."""
     tick()
     return number
+
+
+@app.task(name=NAP)
+def nap(seconds: float) -> None:
+    """Keeps a slot of the pool."""
+    time.sleep(seconds)
+    tick()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import psycopg
 
 from bench import bare
 from bench.common import FULL, WARM, Bench
-from bench.measure import CELERY, FLOOR, OURS, Row, at_least_times, measures, pace
-from bench.nodes import Node
+from bench.measure import CELERY, FLOOR, OURS, Row, at_least_times, at_most_times, measures, pace
+from bench.nodes import POOL, Node
 from bench.ticks import Ticks
 
 IN_FLIGHT = 200
-_WARM_RUNS = 200
+_WARM_RUNS = 100
 
 _FLOOR_TABLE = """
     CREATE SCHEMA IF NOT EXISTS bench;
@@ -33,7 +33,7 @@ def noop(bench: Bench) -> None:
     count = bench.size(4000, 600)
     ticks = Ticks(bench.directory / "noop.ticks")
     for _ in bench.rounds():
-        bench.samples.add("noop", CELERY, pace(_drain_bare(bench, ticks, count)))
+        bench.samples.add("noop", CELERY, pace(_drain_bare(bench, ticks, bare.NOOP, list(range(count)))))
         bench.samples.add("noop", OURS, pace(drain(bench, "bench.noop", list(range(count)))))
 
 
@@ -55,6 +55,17 @@ def steps(bench: Bench) -> None:
         bench.samples.add("steps", OURS, pace(times, end=1 - IN_FLIGHT / count))
 
 
+@measures("slots", Row("slots", "60 runs of 0.2 s on 4 slots (at best 3 s)", "s", at_most_times(1.2), CELERY))
+def slots(bench: Bench) -> None:
+    """Whether a slot that becomes free is taken at once."""
+    ticks, (seconds, count, pool) = Ticks(bench.directory / "slots.ticks"), (0.2, 60, 4)
+    for _ in bench.rounds():
+        times = _drain_bare(bench, ticks, bare.NAP, [seconds] * count, pool=pool)
+        bench.samples.add("slots", CELERY, times[-1] - times[0] + seconds)
+        times = drain(bench, "bench.wait", [seconds] * count, pool=pool)
+        bench.samples.add("slots", OURS, times[-1] - times[0] + seconds)
+
+
 @measures("scale-out", Row("scale", "runs of 10 steps, two workers over one", "/s", at_least_times(1.5), "one worker"))
 def scale_out(bench: Bench) -> None:
     count = bench.size(2000, 300)
@@ -64,10 +75,10 @@ def scale_out(bench: Bench) -> None:
         bench.samples.add("scale", OURS, pace(drain(bench, "bench.steps", [10] * count, workers=2)))
 
 
-def drain(bench: Bench, kind: str, requests: Sequence[int], *, workers: int = 1, pool: int = 100) -> list[float]:
+def drain(bench: Bench, kind: str, requests: Sequence[float], *, workers: int = 1, pool: int = POOL) -> list[float]:
     """Warm up, fill the queue, open it to the workers; when each run completed."""
     with bench.workers(workers, pool=pool) as nodes, bench.client() as client:
-        client.enqueue_many(kind, [min(request, 10) for request in requests[:_WARM_RUNS]], queue=WARM)
+        client.enqueue_many("bench.steps", [10] * _WARM_RUNS, queue=WARM)
         bench.until(bench.ended, nodes)
         bench.clear()
         client.enqueue_many(kind, requests, queue=FULL)
@@ -76,21 +87,23 @@ def drain(bench: Bench, kind: str, requests: Sequence[int], *, workers: int = 1,
         return bench.finish_times(len(requests))
 
 
-def _drain_bare(bench: Bench, ticks: Ticks, count: int) -> list[float]:
-    with bench.bare_workers(ticks) as nodes:
-        _send(bench, _WARM_RUNS, WARM)
+def _drain_bare(bench: Bench, ticks: Ticks, task: str, requests: Sequence[float], *, pool: int = POOL) -> list[float]:
+    """The same for bare Celery's tasks; when each noted its end."""
+    ticks.clear()
+    with bench.bare_workers(ticks, pool=pool) as nodes:
+        _send(bench, bare.NOOP, range(_WARM_RUNS), WARM)
         _until_noted(bench, ticks, _WARM_RUNS, nodes)
         ticks.clear()
-        _send(bench, count, FULL)
+        _send(bench, task, requests, FULL)
         bench.open(FULL, nodes)
-        _until_noted(bench, ticks, count, nodes)
+        _until_noted(bench, ticks, len(requests), nodes)
         return ticks.times()
 
 
-def _send(bench: Bench, count: int, queue: str) -> None:
+def _send(bench: Bench, task: str, requests: Iterable[float], queue: str) -> None:
     with bench.control.producer_or_acquire() as producer:
-        for number in range(count):
-            bench.control.send_task(bare.NOOP, (number,), queue=queue, producer=producer)
+        for request in requests:
+            bench.control.send_task(task, (request,), queue=queue, producer=producer)
 
 
 def _until_noted(bench: Bench, ticks: Ticks, count: int, nodes: Sequence[Node]) -> None:
