@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, LiteralString
 from typing import cast as typed
 
 from sqlalchemy import ColumnElement, bindparam, cast, func, literal_column
 from sqlalchemy.dialects.postgresql import INTERVAL, JSON, JSONB
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.engine import Compiled
 from sqlalchemy.sql import Executable
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import Boolean, Double, Numeric, Text, TypeEngine
@@ -19,26 +21,37 @@ _UNCAST = (Numeric, Boolean, Double)
 _DIALECT = PGDialect_psycopg(paramstyle="pyformat")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Statement:
-    """One compiled statement. `sql` has `%(name)s` parameters; `element` runs on any SQLAlchemy driver."""
+    """One statement, compiled when it is first used. `element` runs on any SQLAlchemy driver."""
 
     name: str
-    sql: LiteralString
     element: Executable
-    names: frozenset[str]
+
+    @cached_property
+    def sql(self) -> LiteralString:
+        """psycopg's SQL, with `%(name)s` parameters."""
+        return typed("LiteralString", str(self._compiled))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The parameters' names."""
+        return frozenset(self._compiled.params or {})
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        if not isinstance(self.element, ClauseElement):
+            raise TypeError(f"statement {self.name} is no SQLAlchemy statement")
+        sql = self.element.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+        left_over = {key for key, value in (sql.params or {}).items() if value is not None}
+        if left_over:
+            raise ValueError(f"statement {self.name} binds constants: {left_over}")
+        return sql
 
 
 def compiled(name: str, element: Executable) -> Statement:
-    """Compile `element` once. Constants must be `word()` literals, so that partial indexes can be used."""
-    if not isinstance(element, ClauseElement):
-        raise TypeError(f"statement {name} is no SQLAlchemy statement")
-    sql = element.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
-    params = sql.params or {}
-    left_over = {key for key, value in params.items() if value is not None}
-    if left_over:
-        raise ValueError(f"statement {name} binds constants: {left_over}")
-    return Statement(name, typed("LiteralString", str(sql)), element, frozenset(params))
+    """A statement. Constants in it must be `word()` literals, so that partial indexes can be used."""
+    return Statement(name, element)
 
 
 def word(value: str) -> ColumnElement[str]:
