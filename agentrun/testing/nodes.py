@@ -23,7 +23,7 @@ from pytest_celery import CeleryTestContainer, CeleryTestWorker
 
 from agentrun.testing.polling import until
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
 # Reads "+ group" and "- group", a line each; the end of input means that the test session is gone.
