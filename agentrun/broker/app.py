@@ -34,7 +34,7 @@ def configure(app: Celery, settings: Settings) -> None:
         accept_content=["json"],
         task_acks_late=False,
         task_default_queue=settings.queue,
-        task_queues=[Queue(settings.queue), Queue(settings.system_queue)],
+        task_queues=[Queue(name, routing_key=name) for name in (settings.queue, settings.system_queue)],
         task_create_missing_queues=True,
         worker_disable_prefetch=True,
         worker_prefetch_multiplier=1,

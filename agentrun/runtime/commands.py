@@ -119,6 +119,9 @@ class Commands:
         could be sent (the run is settled as failed first).
         """
         row = self.database.row(births.ENQUEUE, params)
+        if row is None and params["key"] is None:
+            # Sent twice over a broken connection, and the first time had committed.
+            row = {"id": params["run_id"]}
         if row is None:
             return self.same_as_before(params, self.database.rows(births.BY_KEYS, params | {"keys": [params["key"]]}))
         sent = self.publisher.wake(self.wake_of(params))
@@ -177,7 +180,8 @@ class Commands:
         found: list[UUID] = []
         for run_id, key, text_digest in zip(ids, each["keys"], each["digests"], strict=True):
             params = shared | {"key": key, "digest": text_digest}
-            found.append(run_id if run_id in stored else self.same_as_before(params, [rows[key]]))
+            ours = run_id in stored or key is None
+            found.append(run_id if ours else self.same_as_before(params, [rows[key]]))
         return found
 
     def _request_text(self, kind: str, registered: Kind | None, request: Any) -> str:

@@ -11,6 +11,7 @@ from uuid import UUID
 from agentrun.core.actors import Actor, Scope, require
 from agentrun.core.codec import encode, within
 from agentrun.core.errors import InvalidRequest, NotAllowed
+from agentrun.core.failures import failed_steps_in
 from agentrun.core.records import Run
 from agentrun.core.wake import Wake
 from agentrun.core.words import Reason, Status, StepStatus
@@ -83,8 +84,7 @@ class Operators:
         """
         name = self._may(by, Scope.OPERATE, run_id)
         run = self.status(run_id)
-        redo = run.error.get("step") if run.error else None
-        params = self._namespace | {"run_id": run_id, "by": name, "data": "{}", "redo": redo}
+        params = self._namespace | {"run_id": run_id, "by": name, "data": "{}", "redo": failed_steps_in(run.error)}
         row = self.database.row(transitions.REDRIVE, params)
         if row is None:
             raise NotAllowed(self._why_no_redrive(self.status(run_id)))

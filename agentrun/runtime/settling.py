@@ -226,7 +226,7 @@ async def _failed(
 
 async def _requeued(engine: Engine, claimed: Mapping[str, Any], lease: Lease, failure: Failure, delay: float) -> Report:
     error = failure.as_json()
-    params = {"delay": delay, "error": json.dumps(error), "redo": failure.step_key}
+    params = {"delay": delay, "error": json.dumps(error), "redo": failure.failed_steps}
     said = {"delay": round(delay, 3), "failure": error}
     rows = await _move(engine, lease, transitions.REQUEUE, EventType.REQUEUED, params, said)
     if not rows:

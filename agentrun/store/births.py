@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Integer, Numeric, Select, SmallInteger, Text, func, select, text
+from sqlalchemy import ColumnElement, Double, Integer, Numeric, Select, SmallInteger, Text, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
 
 from agentrun.core.words import EventType, Status
@@ -73,14 +73,8 @@ def _enqueue() -> Statement:
 
 
 def _unless_taken(values: dict[str, ColumnElement[Any]], source: Select[Any]) -> Any:
-    return (
-        insert(runs)
-        .from_select(list(values), source)
-        .on_conflict_do_nothing(
-            index_elements=["namespace", "kind", "idempotency_key"],
-            index_where=text("idempotency_key IS NOT NULL"),
-        )
-    )
+    # Whichever is taken: the idempotency key, or the id itself where a broken connection made the caller send it twice.
+    return insert(runs).from_select(list(values), source).on_conflict_do_nothing()
 
 
 def _born_running() -> Statement:

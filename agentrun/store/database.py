@@ -17,6 +17,7 @@ from psycopg_pool import ConnectionPool
 from agentrun.core.errors import ConfigurationError
 from agentrun.store.connect import adapt, broke, connect, conninfo, type_of_row
 from agentrun.store.sql import Statement
+from agentrun.store.troubles import explained
 
 T = TypeVar("T")
 
@@ -36,14 +37,23 @@ class Database:
         """The rows of one statement, committed on return.
 
         A connection that broke before it was used is replaced once; every statement here is guarded or keyed, so that
-        sending it twice does no harm.
+        sending it twice does no harm. Raises SchemaMismatch or ConfigurationError where another schema, missing rights
+        or an unreachable server is the reason.
         """
         try:
-            with self.connection() as connection:
-                return connection.execute(statement.sql, params or {}).fetchall()
+            return self._once(statement, params or {})
         except (psycopg.OperationalError, psycopg.InterfaceError):
-            with self.connection() as connection:
-                return connection.execute(statement.sql, params or {}).fetchall()
+            pass
+        except psycopg.ProgrammingError as error:
+            raise explained(error) or error from None
+        try:
+            return self._once(statement, params or {})
+        except psycopg.OperationalError as error:
+            raise explained(error) or error from None
+
+    def _once(self, statement: Statement, params: Mapping[str, Any]) -> list[type_of_row]:
+        with self.connection() as connection:
+            return connection.execute(statement.sql, params).fetchall()
 
     def row(self, statement: Statement, params: Mapping[str, Any] | None = None) -> type_of_row | None:
         """The first row, or None."""

@@ -63,17 +63,18 @@ def write_in_flight(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
     )
 
 
-def _redo_failed_step(moved: CTE) -> CTE:
-    """The failure that ended the segment is not replayed: its step is done again (a caught failure stays recorded).
+def _redo_failed_steps(moved: CTE) -> CTE:
+    """The failures that ended the segment are not replayed: their steps are done again (a caught one stays recorded).
 
-    With it goes what failed inside it: a step that an agent delegates in holds the steps of the other agent.
+    With each goes what failed inside it: a step that an agent delegates in holds the steps of the other agent.
     """
-    redo = param("redo", Text)
+    failed = func.unnest(param("redo", ARRAY(Text))).table_valued("key", name="failed").render_derived(name="failed")
+    within = func.starts_with(steps.c.key, failed.c.key.op("||")(literal_column("'/'")))
     return (
         update(steps)
         .where(
             steps.c.run_id == moved.c.id,
-            or_(steps.c.key == redo, func.starts_with(steps.c.key, redo.op("||")(literal_column("'/'")))),
+            exists(select(number(1)).select_from(failed).where(or_(steps.c.key == failed.c.key, within))),
             steps.c.status == word(StepStatus.FAILED),
         )
         .values(status=word(StepStatus.REDO), finished_at=null())
@@ -164,7 +165,7 @@ def _requeue() -> Statement:
         error=param("error", JSON),
         pending_effect=null(),
     )
-    return statement("requeue", row, told(row, EventType.REQUEUED), _redo_failed_step(row))
+    return statement("requeue", row, told(row, EventType.REQUEUED), _redo_failed_steps(row))
 
 
 def _hand_back() -> Statement:
@@ -286,7 +287,7 @@ def _redrive() -> Statement:
         pending_effect=null(),
         cancel_requested_at=null(),
     )
-    return statement("redrive", row, told(row, EventType.REDRIVEN), _redo_failed_step(row))
+    return statement("redrive", row, told(row, EventType.REDRIVEN), _redo_failed_steps(row))
 
 
 def _resolve(target: StepStatus) -> Statement:
