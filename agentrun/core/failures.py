@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from agentrun.core.retry_after import wait_named_by
 from agentrun.core.safe_text import safe_text
 from agentrun.core.words import FailureClass
 
-__all__ = ["Failure", "classifies", "classify", "describe", "qualified_name"]
+__all__ = ["Failure", "classifies", "classify", "describe", "failed_steps_in", "qualified_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ class Failure:
     retry_after: float | None = None
     step_keys: tuple[str, ...] = ()
 
+    @property
+    def failed_steps(self) -> list[str]:
+        """The keys of all failed steps that the error came out of: the next attempt does them again."""
+        return list(dict.fromkeys(key for key in (self.step_key, *self.step_keys) if key is not None))
+
     def as_json(self) -> dict[str, Any]:
         """The value of the run's `error` column."""
         return {
@@ -50,6 +55,12 @@ class Failure:
             "retry_after": self.retry_after,
             **({"steps": list(self.step_keys)} if len(self.step_keys) > 1 else {}),
         }
+
+
+def failed_steps_in(error: Mapping[str, Any] | None) -> list[str]:
+    """The keys of the failed steps in a stored `error`."""
+    told = error or {}
+    return list(told.get("steps") or ([told["step"]] if told.get("step") else []))
 
 
 def describe(error: BaseException) -> Failure:

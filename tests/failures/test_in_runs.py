@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import httpx2
@@ -12,6 +13,7 @@ from agentrun import Client, Context, StepFailed, durable
 from agentrun.agents.errors import as_raised
 from agentrun.core.failures import describe
 from agentrun.runtime.engine import Engine
+from agentrun.testing import until
 from tests.failures.callers import TLS
 from tests.failures.misbehaving import SECRET, Provider
 
@@ -50,6 +52,36 @@ def test_a_run_that_meets_a_provider_is_due_when_that_says_or_ends(
         assert enqueued.due_at is not None
         assert run.due_at is not None
         assert timedelta(seconds=wait) <= run.due_at - enqueued.due_at < timedelta(seconds=wait * 1.1 + 60)
+
+
+@pytest.mark.parametrize("again", ["requeued", "redriven"])
+def test_steps_that_failed_side_by_side_are_all_done_again_together(again: str, client: Client, engine: Engine) -> None:
+    """One retry is one for each of them: a wide turn does not use up the budget by its width."""
+    asked: list[int] = []
+
+    async def ask(number: int) -> int:
+        asked.append(number)
+        if asked.count(number) > 1:
+            return number
+        raise ConnectionResetError("gone") if again == "requeued" else ValueError("odd")
+
+    @durable("wide")
+    async def wide(ctx: Context, width: int) -> int:
+        async with asyncio.TaskGroup() as group:
+            answers = [group.create_task(ctx.step(ask, number)) for number in range(width)]
+        return sum(answer.result() for answer in answers)
+
+    run_id = client.enqueue("wide", 5)
+    engine.run(run_id)
+    run = client.status(run_id)
+    assert run.status == ("queued" if again == "requeued" else "failed")
+    assert run.error is not None
+    assert run.error["steps"] == ["#1", "#2", "#3", "#4", "#5"]
+    if again == "redriven":
+        client.redrive(run_id, by="operator")
+    until(lambda: engine.run(run_id).outcome == "completed", tell=lambda: client.status(run_id))
+    assert client.status(run_id).result == 10
+    assert sorted(asked) == [number for number in range(5) for _ in range(2)]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ class Moves(Ground):
         run_id, run, epoch = self._holder(n)
         lands = run.mine(epoch) and not run.cancel_asked and not run.write_in_flight
         delay = 3600.0 if delayed else 0.0
-        if self._queued(run_id, transitions.REQUEUE, lands, epoch=epoch, redo=redo, delay=delay):
+        if self._queued(run_id, transitions.REQUEUE, lands, epoch=epoch, redo=redo and [redo], delay=delay):
             run.requeue("requeued", delayed=delayed, redo=redo)
 
     @rule(n=which)
@@ -179,7 +179,7 @@ class Moves(Ground):
     def redrive(self, n: int, redo: str | None) -> None:
         run_id, run = self._run(n)
         lands = run.status is Status.FAILED and run.keeps_request and not run.write_in_flight
-        if self._moved(run_id, transitions.REDRIVE, lands, redo=redo):
+        if self._moved(run_id, transitions.REDRIVE, lands, redo=redo and [redo]):
             run.requeue("redriven", redo=redo)
 
     @rule(n=which, key=keys, to=st.sampled_from([StepStatus.COMPLETED, StepStatus.NOT_APPLIED]))

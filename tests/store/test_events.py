@@ -30,7 +30,7 @@ def life(rows: Rows) -> UUID:
     rows.fence(run_id, "pay")
     error = '{"type": "NotApplied", "message": "no"}'
     rows.do(journal.FINISH, run_id, **rows.step("pay", status="failed", result=None, error=error))
-    rows.do(transitions.REQUEUE, run_id, redo="pay", error=error)
+    rows.do(transitions.REQUEUE, run_id, redo=["pay"], error=error)
     rows.do(transitions.CLAIM_RUN, run_id)
     write = rows.step("pay", effect="non_idempotent_write", attempt=2) | {"epoch": 2}
     rows.do(journal.FENCE, run_id, **write)

@@ -255,17 +255,20 @@ def test_a_write_is_resolved_only_after_its_run_has_ended(rows: Rows, source: St
         assert rows.do(transitions.RESOLVE[target], run_id, key="w", result='"again"') == [], "the first one stands"
 
 
-def test_a_failed_step_that_ended_its_segment_is_done_again_and_no_other(rows: Rows) -> None:
+def test_the_failed_steps_that_ended_their_segment_are_done_again_and_no_others(rows: Rows) -> None:
     from agentrun.store import journal
 
     run_id = rows.running()
     error = '{"type": "Error"}'
-    for key in ("caught", "fatal"):
+    for key in ("caught", "fatal", "fatal/inside", "fatally", "fatal too"):
         rows.do(journal.RECORD, run_id, **rows.step(key, status="failed", result=None, error=error))
-    rows.do(transitions.REQUEUE, run_id, redo="fatal", error=error)
+    rows.do(transitions.REQUEUE, run_id, redo=["fatal", "fatal too"], error=error)
     assert {step["key"]: step["status"] for step in rows.stored(run_id)["steps"]} == {
         "caught": "failed",
         "fatal": "redo",
+        "fatal/inside": "redo",
+        "fatally": "failed",
+        "fatal too": "redo",
     }
 
 
