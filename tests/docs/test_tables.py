@@ -112,6 +112,13 @@ def test_the_command_lines_page_has_every_command_option_and_exit_code() -> None
     assert not {error.__name__ for error in _errors() if error.exit_code > 1 and f"| {error.exit_code} |" not in text}
 
 
+def test_every_module_of_store_and_runtime_has_an_owner() -> None:
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    modules = [path for part in ("store", "runtime") for path in (ROOT / "agentrun" / part).glob("*.py")]
+    names = {f"`{path.parent.name}/{path.name}`" for path in modules if path.name != "__init__.py"}
+    assert not {name for name in names if name not in text}
+
+
 # ---- words
 
 
