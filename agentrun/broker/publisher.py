@@ -93,6 +93,17 @@ class CeleryPublisher:
         self._hints.close()
 
     def _send(self, wake: Wake) -> None:
+        """Send, and again where the connection turns out to be an old one: that shows at once, a silent broker not."""
+        began = time.monotonic()
+        try:
+            self._send_once(wake)
+        except AWAY:
+            if time.monotonic() - began > self._settings.publish_timeout_seconds / 2:
+                raise
+            self._drop()
+            self._send_once(wake)
+
+    def _send_once(self, wake: Wake) -> None:
         countdown = min(wake.delay, self._settings.longest_countdown_seconds)
         said = {"kind": wake.kind, "cause": wake.cause}
         self._app.send_task(
@@ -104,6 +115,7 @@ class CeleryPublisher:
             producer=self._ready(),
             kwargsrepr=repr(said),
             ignore_result=True,
+            retry=False,
         )
 
     def _ready(self) -> Producer:
