@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +33,7 @@ class Serving:
     def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._thread.join(10)
+        wait(self._segments.values(), 10)
 
     def _serve(self) -> None:
         with psycopg.connect(self._engine.settings.require_database(), autocommit=True) as connection:
