@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
+from typing import Any
 from uuid import UUID
 
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from agentrun.settings import Settings
 
@@ -20,6 +26,7 @@ class Hints:
         self.url, self._namespace = settings.broker_url or "", settings.namespace
         self._timeout = settings.publish_timeout_seconds
         self._redis: Redis | None = None
+        self._away_until = 0.0
 
     @property
     def possible(self) -> bool:
@@ -32,20 +39,28 @@ class Hints:
 
     def settled(self, run_id: UUID) -> None:
         """Publish, or don't: nobody's correctness hangs on it."""
-        if not self.possible:
+        if not self.possible or time.monotonic() < self._away_until:
             return
         try:
             self.client().publish(self.channel(run_id), "settled")  # pyright: ignore[reportUnknownMemberType]
         except (RedisError, OSError) as error:
+            # Wakes wait behind hints: they are not held up by one after the other.
+            self._away_until = time.monotonic() + self._timeout
             log.debug("a hint could not be sent: %s", type(error).__name__)
 
     def client(self) -> Redis:
         """The Redis connection of the hints, bounded in time."""
         if self._redis is None:
-            self._redis = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-                redis_url(self.url), socket_connect_timeout=self._timeout, socket_timeout=self._timeout
-            )
+            self._redis = Redis.from_url(redis_url(self.url), retry=Retry(NoBackoff(), 1), **self._bounds())  # pyright: ignore[reportUnknownMemberType]
         return self._redis
+
+    def async_client(self) -> AsyncRedis:
+        """As `client`, for the caller's event loop, and the caller's to close."""
+        retry = AsyncRetry(NoBackoff(), 1)
+        return AsyncRedis.from_url(redis_url(self.url), retry=retry, **self._bounds())  # pyright: ignore[reportUnknownMemberType]
+
+    def _bounds(self) -> dict[str, Any]:
+        return {"socket_connect_timeout": self._timeout, "socket_timeout": self._timeout}
 
     def close(self) -> None:
         """Close the connection."""

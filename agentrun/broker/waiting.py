@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-from agentrun.broker.hints import Hints, redis_url
+from agentrun.broker.hints import Hints
 from agentrun.core.records import Run
 
 LOOK_AGAIN = 5.0
@@ -50,7 +49,7 @@ async def wait_for_end_async(
 ) -> Run:
     """As `wait_for_end`, holding no thread."""
     ends = None if seconds is None else time.monotonic() + seconds
-    redis: Any = AsyncRedis.from_url(redis_url(hints.url)) if hints.possible else None  # pyright: ignore[reportUnknownMemberType]
+    redis: Any = hints.async_client() if hints.possible else None
     subscription: Any = redis.pubsub(ignore_subscribe_messages=True) if redis is not None else None
     try:
         if subscription is not None:
