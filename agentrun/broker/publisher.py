@@ -31,6 +31,7 @@ class CeleryPublisher:
         self._settings = settings
         self._app = make_app(settings, name="agentrun publisher")
         self._app.conf.broker_transport_options = _bounded(settings)
+        self._app.conf.task_publish_retry_policy = {"max_retries": 0}
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._producer: Producer | None = None
@@ -115,7 +116,6 @@ class CeleryPublisher:
             producer=self._ready(),
             kwargsrepr=repr(said),
             ignore_result=True,
-            retry=False,
         )
 
     def _ready(self) -> Producer:
@@ -158,7 +158,12 @@ def _bounded(settings: Settings) -> dict[str, Any]:
     options = transport_options(settings)
     if options:
         timeout = settings.publish_timeout_seconds
-        options |= {"socket_connect_timeout": timeout, "socket_timeout": timeout, "retry_on_timeout": False}
+        options |= {
+            "socket_connect_timeout": timeout,
+            "socket_timeout": timeout,
+            "retry_on_timeout": False,
+            "max_retries": 0,
+        }
     return options
 
 
