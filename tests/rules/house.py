@@ -14,6 +14,7 @@ MAY_UPDATE_STATUS = {"agentrun/store/mover.py"}
 MAY_GIVE_BIRTH = {"agentrun/store/births.py", "agentrun/store/transitions.py", "agentrun/testing/rows.py"}
 MAY_CATCH_EVERYTHING = {
     "agentrun/runtime/segment.py",
+    "agentrun/runtime/threads.py",  # hands it on to whoever waits for the call
     "agentrun/broker/worker.py",
     "agentrun/embedded/server.py",  # puts a half-started server away, and raises again
 }
