@@ -131,6 +131,7 @@ def test_a_new_owner_is_not_disturbed_by_the_old_one(
 
 
 @pytest.mark.own_servers
+@pytest.mark.settings(lease_seconds=20.0)
 def test_a_run_goes_on_through_a_restart_of_postgres(
     client: Client, engine: Engine, agentrun_servers: Servers, gate: Gate, calls: Counter[str]
 ) -> None:

@@ -448,9 +448,9 @@ def test_plain_bodies_that_block_do_not_hold_each_other_up(client: Client, engin
 
 
 def test_a_body_that_blocks_its_loop_does_not_lose_its_lease(run: Any) -> None:
-    @durable("k", lease_seconds=1.0)
+    @durable("k", lease_seconds=1.5)
     async def body(ctx: Context) -> str:
-        time.sleep(1.5)
+        time.sleep(2.0)
         return await ctx.step(_there)
 
     done = run("k")
