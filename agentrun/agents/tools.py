@@ -108,25 +108,14 @@ class ToolCall:
         return answer
 
     async def _answer(self, params: ToolsetCallToolParams, inside: Scope | None) -> Answer:
-        try:
-            value = await in_unit(self.operation, params, inside)
-        except Unsaid as unsaid:
-            error = unsaid.error
-        else:
-            return Answer(self.operation.result_codec.dump(value))
-        raise error
-
-
-class Unsaid(BaseException):
-    """A write's function raised without saying how the write ended; past whatever would make an answer of it."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
+        return Answer(self.operation.result_codec.dump(await in_unit(self.operation, params, inside)))
 
 
 class Heard:
-    """What a write's own function said, as against what was made of it on the way (a timeout, a server's error)."""
+    """Whether a write's own function said that nothing happened.
+
+    Others on the way say so too of what they do not know: of a timeout, a server's error, a result that is not valid.
+    """
 
     def __init__(self) -> None:
         self.nothing_happened = False
@@ -148,5 +137,3 @@ class Heard:
         except NOTHING_HAPPENED:
             self.nothing_happened = True
             raise
-        except Exception as error:
-            raise Unsaid(error) from None

@@ -45,6 +45,19 @@ def test_an_agent_in_a_body_stands_under_the_position_of_its_call(client: Client
     assert (first.calls, second.calls) == (1, 1)
 
 
+def test_an_agent_in_a_body_does_not_move_the_positions_after_it(client: Client, ward: Ward) -> None:
+    @durable("digest")
+    async def digest(ctx: Context) -> list[int]:
+        await run_agent(ctx, small(Script(["one"])), "go")
+        return list(await asyncio.gather(ctx.step(len, "a"), _later(ctx)))
+
+    async def _later(ctx: Context) -> int:
+        return await ctx.step(len, "ab")
+
+    run_id = ward.run(client.enqueue("digest")).id
+    assert keys(client, run_id) == ["#1/model:1", "#2", "#2.1"]
+
+
 def test_agents_side_by_side_in_a_body_stand_apart(client: Client, ward: Ward) -> None:
     scripts = [Script([f"answer {number}"]) for number in range(3)]
 

@@ -130,6 +130,17 @@ def test_no_hook_can_swallow_an_interrupted_write(client: Client, ward: Ward) ->
     assert run.pending_effect == Effect.NON_IDEMPOTENT_WRITE
 
 
+def test_no_hook_can_swallow_a_limit(client: Client, ward: Ward) -> None:
+    @effect(Effect.READ_ONLY)
+    async def look() -> str:
+        return "seen"
+
+    script = Script([[("look", {})], "done"])
+    register_agent(Agent(script.model, name="desk", tools=[look], capabilities=[Recovers()]))
+    run = ward.run(client.enqueue("desk", "go", limits={"max_model_calls": 1}))
+    assert (run.status, run.reason, run.result) == (Status.FAILED, Reason.MAX_ITERATIONS, None)
+
+
 def test_a_hook_may_recover_from_a_read_only_tools_error_also_at_a_replay(client: Client, ward: Ward) -> None:
     script, tries = Script([[("look", {})], "done"]), list[int]()
 
