@@ -50,6 +50,7 @@ def findings() -> Iterator[Finding]:
     yield from _database(settings)
     yield _broker(settings)
     yield _kinds(settings)
+    yield from _effects()
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
@@ -119,6 +120,18 @@ def _kinds(settings: Settings) -> Finding:
     if names:
         return _ok("kinds", ", ".join(names))
     return _warning("kinds", "none is registered; name the modules that hold your bodies in AGENTRUN_IMPORTS")
+
+
+def _effects() -> Iterator[Finding]:
+    """Tools that declare no effect: each is treated as a non-idempotent write, and an interruption stops its run."""
+    listed = [(name, kind.about["tools"]()) for name in registry.names() if (kind := registry.require(name)).about]
+    for name, tools in listed:
+        silent = sorted(tool.name for tool in tools if tool.effect is None)
+        if silent:
+            says = f"agent `{name}`: {', '.join(silent)} declare no effect and are treated as non-idempotent writes; "
+            yield _warning("effects", says + "declare them with @effect, or in register_agent(..., effects={...})")
+    if listed and not any(tool.effect is None for _, tools in listed for tool in tools):
+        yield _ok("effects", "every tool of every agent says what it does")
 
 
 def _ok(about: str, says: str) -> Finding:

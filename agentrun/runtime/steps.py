@@ -54,6 +54,10 @@ from agentrun.store.sql import Statement
 from agentrun.store.writer import Write
 
 
+LONGEST_PAUSE = 60.0
+"""Seconds between the attempts of one step within a segment."""
+
+
 class JournalWriter(Protocol):
     """What steps need of the engine."""
 
@@ -192,8 +196,10 @@ class Steps:
                 raise
             except Exception as error:
                 failure = describe(error)
-                if attempt < last and failure.failure_class.retryable:
-                    await asyncio.sleep(failure.retry_after or spec.retries.backoff.delay(attempt - 1, luck()))
+                pause = failure.retry_after or spec.retries.backoff.delay(attempt - 1, luck())
+                # A longer pause is the queue's: the run gives its worker back and is due when it is over.
+                if attempt < last and failure.failure_class.retryable and pause <= LONGEST_PAUSE:
+                    await asyncio.sleep(pause)
                     self.lease.check()
                     attempt += 1
                     continue
