@@ -124,7 +124,11 @@ def _kinds(settings: Settings) -> Finding:
 
 def _effects() -> Iterator[Finding]:
     """Tools that declare no effect: each is treated as a non-idempotent write, and an interruption stops its run."""
-    listed = [(name, kind.about["tools"]()) for name in registry.names() if (kind := registry.require(name)).about]
+    listed = [
+        (name, kind.about["tools"]())
+        for name in registry.names()
+        if (kind := registry.require(name)).about.get("tools")
+    ]
     for name, tools in listed:
         silent = sorted(tool.name for tool in tools if tool.effect is None)
         if silent:

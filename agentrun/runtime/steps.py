@@ -53,7 +53,6 @@ from agentrun.store.reads import HELD
 from agentrun.store.sql import Statement
 from agentrun.store.writer import Write
 
-
 LONGEST_PAUSE = 60.0
 """Seconds between the attempts of one step within a segment."""
 
