@@ -58,7 +58,7 @@ def _measured(bench: Bench, chosen: list[Measurement], *, partial: bool) -> int:
     show(bench.samples, chosen)
     label = "-quick" if bench.quick else ""
     label += f"-only-{'-'.join(measurement.name for measurement in chosen)}" if partial else ""
-    notes = bench.notes | {"rounds": bench.rounds_wanted, "failures": failures}
+    notes = bench.notes | {"trouble": bench.trouble, "rounds": bench.rounds_wanted, "failures": failures}
     console.print(f"written to {save(bench.samples, chosen, facts, notes, label=label)}")
     return 1 if failures else 0
 

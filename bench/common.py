@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class Bench:
 
     def __init__(self, servers: Embedded, directory: Path, *, rounds: int, quick: bool, history: int) -> None:
         self.servers, self.directory, self.quick, self.history = servers, directory, quick, history
-        self.samples, self.notes = Samples(), dict[str, Any]()
+        self.samples, self.notes, self.trouble = Samples(), dict[str, Any](), Counter[str]()
         self.rounds_wanted, self._numbers = rounds, itertools.count(1)
         self.database = psycopg.connect(servers.database_url, autocommit=True, application_name="bench")
         self.redis = redis.Redis.from_url(servers.broker_url)
@@ -153,7 +154,7 @@ class Bench:
             wait_ready(self.control, nodes, names)
             yield nodes
             for node in nodes:
-                self.notes.setdefault("trouble", []).extend(node.problems())
+                self.trouble.update(node.problems())
 
     def _environment(self) -> dict[str, str]:
         return {
