@@ -116,7 +116,7 @@ class Client:
         EnqueueFailed with strict dispatch.
         """
         wishes = Wishes(
-            queue, priority, delay, deadline, tuple(tags), dict(attributes or {}), owner, limits, planned_cost
+            queue, priority, delay, deadline, tags, attributes or {}, owner, limits, planned_cost
         )
         params = self.commands.prepare(kind, request, wishes, idempotency_key)
         if connection is None:
@@ -140,7 +140,7 @@ class Client:
         owner: str | None = None,
     ) -> list[UUID]:
         """Store many runs of one kind in one statement and wake them; ids in the order of `requests`."""
-        wishes = Wishes(queue, priority, delay, deadline, tuple(tags), dict(attributes or {}), owner)
+        wishes = Wishes(queue, priority, delay, deadline, tags, attributes or {}, owner)
         return self.commands.enqueue_many(kind, list(requests), wishes, idempotency_keys)
 
     def run(
@@ -163,7 +163,7 @@ class Client:
 
         Raises UnknownKind, InvalidRequest, and RunFailed where the run ends, or goes on elsewhere, without a result.
         """
-        wishes = Wishes(None, 0, None, deadline, tuple(tags), dict(attributes or {}), owner, limits, planned_cost)
+        wishes = Wishes(None, 0, None, deadline, tags, attributes or {}, owner, limits, planned_cost)
         return Interactive(self._engine(), self.commands).run(kind, request, wishes, idempotency_key)
 
     # ---- reads

@@ -28,7 +28,14 @@ from agentrun.core.errors import (
 )
 from agentrun.core.records import Event, Run, Step
 from agentrun.core.wake import Publisher, Wake
-from agentrun.runtime.kinds import Kind, Options, Registry, as_timedelta, unknown
+from agentrun.runtime.checks import (
+    checked_attributes,
+    checked_name,
+    checked_names,
+    checked_priority,
+    checked_seconds,
+)
+from agentrun.runtime.kinds import Kind, Options, Registry, unknown
 from agentrun.runtime.spending import checked_limits
 from agentrun.settings import Settings
 from agentrun.store import births, reads, transitions
@@ -37,9 +44,7 @@ from agentrun.store.database import Database
 
 log = logging.getLogger("agentrun.commands")
 
-LEAST_URGENT = 9
 LARGEST_PAGE = 1_000
-LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +82,12 @@ class Commands:
 
     def prepare(self, kind: str, request: Any, wishes: Wishes, idempotency_key: str | None) -> dict[str, Any]:
         """The parameters of the row. Raises InvalidRequest, TooLarge or UnknownKind; nothing is stored yet."""
-        registered = self.kinds.get(kind)
+        registered = self.kinds.get(checked_name("kind", kind))
         if registered is None:
             self._require_somewhere(kind)
         text = self._request_text(kind, registered, request)
         params = self.shared(kind, registered.options if registered else Options(), wishes)
-        key = _checked_name("idempotency_key", idempotency_key) if idempotency_key is not None else None
+        key = checked_name("idempotency_key", idempotency_key) if idempotency_key is not None else None
         return params | {"run_id": self.new_id(), "request": text, "digest": digest(text) if key else None, "key": key}
 
     def shared(self, kind: str, options: Options, wishes: Wishes) -> dict[str, Any]:
@@ -91,24 +96,22 @@ class Commands:
         if self.actor is not None:
             may_enqueue(self.actor)
             owner = owner or self.actor.id
-        if isinstance(wishes.priority, bool) or not 0 <= wishes.priority <= LEAST_URGENT:
-            raise InvalidRequest(f"priority must be 0 (most urgent) to {LEAST_URGENT}, not {wishes.priority}")
         deadline = wishes.deadline if wishes.deadline is not None else options.timeout
         limits = checked_limits(wishes.limits)
         return {
             "namespace": self.settings.namespace,
-            "kind": _checked_name("kind", kind),
-            "queue": _checked_name("queue", wishes.queue or options.queue or self.settings.queue),
-            "priority": wishes.priority,
-            "delay": _as_seconds("delay", wishes.delay),
-            "deadline": _as_seconds("deadline", deadline),
+            "kind": checked_name("kind", kind),
+            "queue": checked_name("queue", wishes.queue or options.queue or self.settings.queue),
+            "priority": checked_priority(wishes.priority),
+            "delay": checked_seconds("delay", wishes.delay),
+            "deadline": checked_seconds("deadline", deadline),
             "lease_seconds": options.lease_seconds,
             "max_requeues": options.max_requeues,
             "limits": json.dumps(limits) if limits is not None else None,
             "planned_cost": wishes.planned_cost,
-            "tags": [_checked_name("tag", tag) for tag in wishes.tags],
-            "attributes": encode(dict(wishes.attributes), what="attributes"),
-            "owner": owner,
+            "tags": checked_names("tag", wishes.tags),
+            "attributes": checked_attributes(wishes.attributes),
+            "owner": checked_name("owner", owner) if owner is not None else None,
             "code_version": None,
         }
 
@@ -133,9 +136,10 @@ class Commands:
         self, kind: str, requests: Sequence[Any], wishes: Wishes, keys: Sequence[str] | None
     ) -> list[UUID]:
         """Store many runs in one statement and wake them; ids in the order of the requests."""
-        registered = self.kinds.get(kind)
+        registered = self.kinds.get(checked_name("kind", kind))
         if registered is None:
             self._require_somewhere(kind)
+        keys = checked_names("idempotency_key", keys) if keys is not None else None
         if keys is not None and (len(keys) != len(requests) or len(set(keys)) != len(keys)):
             raise InvalidRequest("idempotency_keys must be as many as the requests, and no key twice")
         texts = [self._request_text(kind, registered, request) for request in requests]
@@ -251,18 +255,3 @@ class Commands:
         """The run's journal, in the order of its entries."""
         self.status(run_id)
         return [reads.as_step(row) for row in self.database.rows(reads.JOURNAL, {"run_id": run_id})]
-
-
-def _checked_name(what: str, value: str) -> str:
-    if not value or len(value) > LONGEST_NAME or not value.isprintable():
-        raise InvalidRequest(f"{what} must be 1 to {LONGEST_NAME} printable characters, not {value[:40]!r}")
-    return value
-
-
-def _as_seconds(what: str, value: float | timedelta | None) -> float | None:
-    span = as_timedelta(value)
-    if span is None:
-        return None
-    if span < timedelta(0) or span > timedelta(days=3650):
-        raise InvalidRequest(f"{what} must be 0 seconds to 10 years, not {span}")
-    return span.total_seconds()

@@ -1,0 +1,71 @@
+"""What producers may wish for, checked before anything is stored: names, durations, priorities, attributes.
+
+Everything here raises InvalidRequest, which says what was wrong with which wish.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import cast
+
+from agentrun.core.codec import encode
+from agentrun.core.errors import InvalidRequest
+
+LEAST_URGENT = 9
+LONGEST_NAME = 200
+LONGEST_DELAY = timedelta(days=3650)
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def checked_name(what: str, value: object) -> str:
+    """A kind, queue, key, tag or owner: 1 to 200 printable characters."""
+    if not isinstance(value, str) or not value or len(value) > LONGEST_NAME or not value.isprintable():
+        raise InvalidRequest(f"{what} must be 1 to {LONGEST_NAME} printable characters, not {_shown(value)}")
+    return value
+
+
+def checked_names(what: str, values: object) -> list[str]:
+    """Several of them. One text is no list of texts: its letters are not meant."""
+    several = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    if not several:
+        raise InvalidRequest(f"{what}s must be a list of texts, not {_shown(cast('object', values))}")
+    return [checked_name(what, value) for value in cast("Iterable[object]", values)]
+
+
+def checked_priority(value: object) -> int:
+    """0, the most urgent, to 9."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LEAST_URGENT:
+        raise InvalidRequest(f"priority must be 0 (most urgent) to {LEAST_URGENT}, not {_shown(value)}")
+    return value
+
+
+def checked_seconds(what: str, value: object) -> float | None:
+    """Seconds or a timedelta, 0 to ten years; None stays None."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _bearable(seconds):
+        raise InvalidRequest(f"{what} must be 0 seconds to 10 years, as seconds or a timedelta, not {_shown(value)}")
+    return float(seconds)
+
+
+def checked_attributes(value: object) -> str:
+    """JSON text of an object. PostgreSQL searches attributes, and its searchable JSON knows no NUL character."""
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"attributes must be an object with names, not {_shown(value)}")
+    text = encode(dict(cast("Mapping[object, object]", value)), what="attributes")
+    if _NUL.search(text):
+        raise InvalidRequest("attributes cannot be stored as JSON: they hold a NUL character; leave it out")
+    return text
+
+
+def _bearable(seconds: float) -> bool:
+    return math.isfinite(seconds) and 0 <= seconds <= LONGEST_DELAY.total_seconds()
+
+
+def _shown(value: object) -> str:
+    return repr(value[:40] if isinstance(value, str) else value)[:80]
