@@ -1,13 +1,11 @@
 """Real `celery` processes as pytest-celery nodes: the nodes' interface, over local processes instead of containers.
 
-Each process leads a session of its own, so a kill takes its children along. Nothing outlives the test, and nothing
-outlives the test session even where that is killed: a small shell process, the guard, sees its end.
+Each process leads a session of its own, so a kill takes its children along. Nothing outlives the test.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,51 +19,11 @@ import psutil
 from celery import Celery
 from pytest_celery import CeleryTestContainer, CeleryTestWorker
 
+from agentrun.testing.guard import Guard
 from agentrun.testing.polling import until
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
-
-# Reads "+ group" and "- group", a line each; the end of input means that the test session is gone.
-_GUARD = """
-trap '' INT TERM HUP
-while read -r sign group; do
-    if [ "$sign" = + ]; then groups="$groups $group"; else
-        rest=; for each in $groups; do [ "$each" = "$group" ] || rest="$rest $each"; done; groups=$rest
-    fi
-done
-for each in $groups; do kill -s KILL -- "-$each"; done
-"""
-
-
-class Guard:
-    """Kills the process groups it was told of when our process ends, however that comes."""
-
-    def __init__(self) -> None:
-        shell = shutil.which("sh") or "/bin/sh"
-        self._process = subprocess.Popen(
-            [shell, "-c", _GUARD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def watch(self, group: int) -> None:
-        self._say(f"+ {group}")
-
-    def forget(self, group: int) -> None:
-        self._say(f"- {group}")
-
-    def close(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(10)
-
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
-        self._process.stdin.flush()
 
 
 class LocalProcess(CeleryTestContainer):

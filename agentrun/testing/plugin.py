@@ -7,15 +7,12 @@ Servers come from AGENTRUN_TEST_DATABASE_URL and AGENTRUN_TEST_BROKER_URL, or ar
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from agentrun.broker import make_app
 from agentrun.broker.hints import redis_url
 from agentrun.client import AsyncClient, Client
 from agentrun.core.wake import Publisher
@@ -26,10 +23,11 @@ from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.testing import environment
 from agentrun.testing.crash import CrashSweep
-from agentrun.testing.nodes import Guard, LocalProcess, Node, celery_command
 from agentrun.testing.publishing import RecordingPublisher
 from agentrun.testing.rows import Rows
 from agentrun.testing.servers import Servers, embedded_only, given_or_embedded
+
+pytest_plugins = ["agentrun.testing.processes"]
 
 SHORT_TIMES: Mapping[str, Any] = {
     "lease_seconds": 3.0,
@@ -40,7 +38,6 @@ SHORT_TIMES: Mapping[str, Any] = {
     "drain_seconds": 3.0,
 }
 
-_nodes = pytest.StashKey[list[Node]]()
 _taken = pytest.StashKey[Mapping[str, str]]()
 
 
@@ -54,16 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Give it back."""
     environment.give_back(config.stash[_taken])
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the ends of the workers' logs with a failure."""
-    report = yield
-    if report.failed:
-        for node in item.stash.setdefault(_nodes, []):
-            report.sections.append((f"log of {node.name()}", node.container.end_of_log(60)))
-    return report
 
 
 # ---- servers
@@ -220,89 +207,3 @@ def crash_sweep(
 ) -> CrashSweep:
     """`for story in crash_sweep(lambda: client.enqueue("kind")):` a run per commit, which dies there and recovers."""
     return CrashSweep(settings, kinds, client, publisher, sweep, rows, engine)
-
-
-# ---- real processes
-
-
-@pytest.fixture(scope="session")
-def process_guard() -> Iterator[Guard]:
-    """Ends what the session started, even where the session is killed."""
-    with contextlib.closing(Guard()) as guard:
-        yield guard
-
-
-@pytest.fixture
-def start_node(
-    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, process_guard: Guard
-) -> Iterator[Callable[..., Node]]:
-    """Starts `celery -A APP …` as a node; the base of `worker` and `beat`."""
-    nodes: list[Node] = request.node.stash.setdefault(_nodes, [])
-    root = request.config.rootpath
-    ordinary = settings
-
-    def start(
-        *arguments: str,
-        name: str,
-        ready: str,
-        app: str = "tasks",
-        imports: Sequence[str] = (),
-        settings: Settings = ordinary,
-        env: Mapping[str, str] | None = None,
-        wait: bool = True,
-    ) -> Node:
-        said = environment.variables(settings.model_copy(update={"imports": (*settings.imports, *imports)}))
-        path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-        process = LocalProcess(
-            celery_command("-A", app, *arguments),
-            name=name,
-            workdir=tmp_path,
-            env={**os.environ, **said, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(env or {})},
-            guard=process_guard,
-            ready=ready,
-        )
-        nodes.append(Node(process, make_app(settings, name="agentrun test")))
-        if wait:
-            process.wait_ready()
-        return nodes[-1]
-
-    yield start
-    for node in nodes:
-        node.teardown()
-        node.app.close()
-
-
-@pytest.fixture
-def worker(start_node: Callable[..., Node]) -> Callable[..., Node]:
-    """Starts real workers: `worker(pool="threads", concurrency=8, imports=["tests.bodies.basic"])`.
-
-    Further options: `queues` (comma-separated), `hostname`, `env`, `settings`, `wait=False`, further arguments.
-    """
-    count = 0
-
-    def start(
-        *arguments: str,
-        pool: str = "threads",
-        concurrency: int = 8,
-        queues: str | None = None,
-        hostname: str | None = None,
-        **options: Any,
-    ) -> Node:
-        nonlocal count
-        count += 1
-        shape = ["-P", pool, "-c", str(concurrency), "-n", hostname or f"w{count}@%h", "-l", "INFO"]
-        where = ["-Q", queues] if queues is not None else []
-        return start_node("worker", *shape, *where, *arguments, name=f"worker-{count}", ready=" ready.", **options)
-
-    return start
-
-
-@pytest.fixture
-def beat(start_node: Callable[..., Node], tmp_path: Path) -> Callable[..., Node]:
-    """Starts a real beat."""
-
-    def start(*arguments: str, **options: Any) -> Node:
-        schedule = ["-s", str(tmp_path / "schedule"), "--pidfile", "", "-l", "INFO"]
-        return start_node("beat", *schedule, *arguments, name="beat", ready="beat: Starting", **options)
-
-    return start
