@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -11,8 +12,9 @@ from psycopg import sql
 
 from agentrun.broker import CeleryPublisher
 from agentrun.runtime.upkeep import Sweep
-from agentrun.store import sweeping
+from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
+from agentrun.store.sql import Statement
 from bench.common import FULL, Bench
 from bench.measure import OURS, Row, at_most, measures, median
 from bench.nodes import BenchError
@@ -53,11 +55,11 @@ def sweep(bench: Bench) -> None:
         bench.database.execute("VACUUM ANALYZE agentrun.runs")
         bench.database.execute("CHECKPOINT")  # what filling left behind is not the sweep's
         for _ in range(bench.rounds_wanted):
-            seconds, woken = _sweeps(bench)
+            seconds, woken, scans = _sweeps(bench)
             bench.samples.add("sweep", side, 1000 * seconds)
             if side == OURS:
                 bench.samples.add("sweep_wakes", OURS, woken)
-                bench.samples.add("sweep_scans", OURS, _sequential_scans(bench))
+                bench.samples.add("sweep_scans", OURS, scans)
     bench.notes["sweep"] = {"queued": queued, "finished": bench.history}
 
 
@@ -84,9 +86,22 @@ def _fill(bench: Bench, status: str, count: int) -> None:
         bench.redis.rpush(FULL, *["a message"] * min(10_000, count - start))
 
 
-def _sweeps(bench: Bench) -> tuple[float, int]:
+class _Asked(Database):
+    """Remembers what was asked, by name, with the parameters."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.asked: dict[str, tuple[Statement, Mapping[str, Any]]] = {}
+
+    def rows(self, statement: Statement, params: Mapping[str, Any] | None = None) -> list[type_of_row]:
+        self.asked[statement.name] = (statement, params or {})
+        return super().rows(statement, params)
+
+
+def _sweeps(bench: Bench) -> tuple[float, int, int]:
+    """Of several sweeps: the median of seconds, wakes that were sent, sequential scans in their plans."""
     settings = bench.settings()
-    database, publisher = Database(settings.require_database()), CeleryPublisher(settings)
+    database, publisher = _Asked(settings.require_database()), CeleryPublisher(settings)
     times, woken = list[float](), 0
     try:
         for number in range(_WARM_SWEEPS + _SWEEPS):
@@ -95,25 +110,24 @@ def _sweeps(bench: Bench) -> tuple[float, int]:
             if number >= _WARM_SWEEPS:
                 times.append(time.monotonic() - began)
             woken += found.woken
-        return median(times), woken
     finally:
         publisher.close()
         database.close()
+    return median(times), woken, _sequential_scans(bench, database)
 
 
-def _sequential_scans(bench: Bench) -> int:
-    questions = (sweeping.EXPIRED, sweeping.DEADLINES, sweeping.QUEUES, sweeping.DUE_COUNT, sweeping.DUE)
-    parameters = {"namespace": "default", "queue": FULL, "limit": bench.size(_QUEUED, 10_000), "grace": 1.0}
+def _sequential_scans(bench: Bench, database: _Asked) -> int:
+    """In the plans of everything that a sweep asks while it finds nothing to do."""
     scans: Counter[str] = Counter()
     with psycopg.connect(bench.servers.database_url, autocommit=True, application_name="bench") as connection:
-        for question in questions:
-            used = {name: parameters[name] for name in question.names}
-            row = connection.execute(f"EXPLAIN (FORMAT JSON) {question.sql}", used).fetchone()  # pyright: ignore[reportArgumentType]
+        for statement, parameters in database.asked.values():
+            used = {name: parameters[name] for name in statement.names}
+            row = connection.execute(f"EXPLAIN (FORMAT JSON) {statement.sql}", used).fetchone()  # pyright: ignore[reportArgumentType]
             if row is None:
-                raise BenchError(f"no plan for {question.name}")
-            scans.update(_scans(row[0][0]["Plan"]))
-    bench.notes["sweep scans"] = dict(scans)
-    return sum(count for name, count in scans.items() if name.startswith("Seq Scan"))
+                raise BenchError(f"no plan for {statement.name}")
+            scans.update(f"{statement.name}: {scan}" for scan in _scans(row[0][0]["Plan"]))
+    bench.notes["sweep plans"] = dict(scans)
+    return sum(count for name, count in scans.items() if "Seq Scan" in name)
 
 
 def _scans(plan: dict[str, Any]) -> list[str]:
