@@ -90,8 +90,8 @@ class Moves(Ground):
         if self._moved(run_id, transitions.SETTLE[to], lands, epoch=epoch, reason=str(reason)):
             run.settle(to, reason)
 
-    @rule(n=which, redo=st.sampled_from([None, *KEYS]), delayed=st.booleans())
-    def requeue(self, n: int, redo: str | None, delayed: bool) -> None:
+    @rule(n=which, redo=st.lists(keys, max_size=2, unique=True), delayed=st.booleans())
+    def requeue(self, n: int, redo: list[str], delayed: bool) -> None:
         run_id, run, epoch = self._holder(n)
         lands = run.mine(epoch) and not run.cancel_asked and not run.write_in_flight
         delay = 3600.0 if delayed else 0.0
@@ -175,8 +175,8 @@ class Moves(Ground):
             run.cancel_asked = True
             run.told.append("cancel_requested")
 
-    @rule(n=which, redo=st.sampled_from([None, *KEYS]))
-    def redrive(self, n: int, redo: str | None) -> None:
+    @rule(n=which, redo=st.lists(keys, max_size=2, unique=True))
+    def redrive(self, n: int, redo: list[str]) -> None:
         run_id, run = self._run(n)
         lands = run.status is Status.FAILED and run.keeps_request and not run.write_in_flight
         if self._moved(run_id, transitions.REDRIVE, lands, redo=redo and [redo]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +75,7 @@ class ShadowRun:
         self.status, self.epoch, self.lease_over = Status.RUNNING, self.epoch + 1, False
         self.told.append("claimed")
 
-    def requeue(self, verb: str, *, delayed: bool = False, redo: str | None = None) -> None:
+    def requeue(self, verb: str, *, delayed: bool = False, redo: Sequence[str] = ()) -> None:
         self.status, self.pending_effect, self.due, self.reason = Status.QUEUED, None, not delayed, None
         match verb:
             case "requeued":
@@ -89,10 +90,10 @@ class ShadowRun:
                 self.counts["requeue_count"] = 0
                 self.cancel_asked = False
         self.told.append(verb)
-        step = self.steps.get(redo) if redo is not None else None
-        if step is not None and step.status is StepStatus.FAILED:
-            # A failed write said that nothing happened, so it may be started again.
-            step.status, step.starts = StepStatus.REDO, 0
+        for step in (self.steps[key] for key in redo if key in self.steps):
+            if step.status is StepStatus.FAILED:
+                # A failed write said that nothing happened, so it may be started again.
+                step.status, step.starts = StepStatus.REDO, 0
 
     def settle(self, status: Status, reason: Reason, *, reaped: bool = False) -> None:
         self.status, self.reason = status, str(reason)

@@ -1,0 +1,175 @@
+"""Cases of the moves from outside: cancel, deadline, dispatch, redrive, resolve; and of what every final move does."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from agentrun.core.words import Effect, Status
+from tests.guards.cases_moves import REAPS, SETTLES, ready
+from tests.guards.scene import Scene, case
+
+OUTSIDE = ("cancel", "expire", "dispatch_failed")
+FINAL = (*SETTLES, "reap_settle_failed", "reap_settle_cancelled", *OUTSIDE)
+RESOLVES = ("resolve_completed", "resolve_not_applied")
+
+
+def before_its_end(s: Scene) -> UUID:
+    """A run that the statement ends."""
+    if s.statement.name in SETTLES or s.statement.name in REAPS:
+        return ready(s)
+    run_id = s.rows.queued()
+    s.rows.pass_deadline(run_id)
+    return run_id
+
+
+@case(*OUTSIDE)
+def what_runs_is_left_to_its_owner(s: Scene) -> None:
+    s.make(s.rows.running)
+    s.rows.pass_deadline(s.run)
+    s.set("runs", s.run, epoch=0)
+    s.refused()
+
+
+@case(*OUTSIDE, "ask_cancel", "redrive", *RESOLVES)
+def nobody_reaches_into_another_namespace(s: Scene) -> None:
+    match s.statement.name:
+        case "ask_cancel":
+            s.make(s.rows.running)
+        case "redrive":
+            s.make(lambda: s.rows.final(Status.FAILED))
+        case "resolve_completed" | "resolve_not_applied":
+            s.make(lambda: interrupted(s))
+        case _:
+            s.make(lambda: before_its_end(s))
+    s.refused(namespace="another")
+    s.lands()
+
+
+@case("expire")
+def a_deadline_to_come_ends_nothing(s: Scene) -> None:
+    s.make(s.rows.queued)
+    s.set("runs", s.run, deadline_at="=now() + interval '1 hour'")
+    s.refused()
+
+
+@case("dispatch_failed")
+def what_was_ever_claimed_or_waits_is_not_undone(s: Scene) -> None:
+    s.make(s.rows.queued)
+    s.set("runs", s.run, epoch=1)
+    s.refused()
+    s.set("runs", s.run, epoch=0, status="waiting", waiting_on="signal")
+    s.refused()
+
+
+@case("ask_cancel")
+def only_a_running_run_is_asked_and_once(s: Scene) -> None:
+    s.make(s.rows.running)
+    s.lands()
+    s.refused()
+    s.run = s.rows.queued()
+    s.refused()
+
+
+@case("redrive")
+def only_what_has_failed_and_keeps_its_request_is_redriven(s: Scene) -> None:
+    s.make(lambda: s.rows.final(Status.FAILED))
+    for status in (Status.COMPLETED, Status.CANCELLED):
+        s.run = s.rows.final(status)
+        s.refused()
+    s.run = s.rows.final(Status.FAILED)
+    s.set("runs", s.run, request=None)
+    s.refused()
+
+
+def interrupted(s: Scene) -> UUID:
+    """A failed run with two writes in flight."""
+    run_id = s.rows.running()
+    for key in ("w", "other"):
+        s.rows.fence(run_id, key, Effect.NON_IDEMPOTENT_WRITE)
+    s.set("runs", run_id, status="failed", reason="not_retryable", finished_at="=now()", claimed_by=None,
+          lease_expires_at=None)  # fmt: skip
+    return run_id
+
+
+@case(*RESOLVES)
+def one_interrupted_write_is_resolved_once(s: Scene) -> None:
+    s.make(lambda: interrupted(s))
+    s.lands()
+    assert s.step_of(s.run, "other")["status"] == "started"
+    s.refused()
+
+
+@case(*RESOLVES)
+def a_write_of_a_run_that_goes_on_is_not_resolved(s: Scene) -> None:
+    s.make(lambda: s.rows.fenced("w"))
+    s.refused()
+
+
+# ---- the waits of what ends, and the parent that waits for it
+
+
+def of_a_family(s: Scene) -> tuple[UUID, UUID]:
+    """A run with an open wait of its own, and its parked parent."""
+    parent = s.rows.waiting()
+    child = before_its_end(s)
+    s.rows.wait(child, "own")
+    s.rows.wait(parent, "child", kind="child", child_id=child)
+    return child, parent
+
+
+@case(*FINAL)
+def what_ends_closes_its_own_open_waits(s: Scene) -> None:
+    s.others = list(of_a_family(s))
+    s.run, _ = of_a_family(s)
+    answered = s.rows.wait(s.run, "answered")
+    with s.database.connection() as connection:
+        connection.execute(
+            "UPDATE agentrun.waits SET status = 'resolved', resolved_at = now() WHERE id = %s", [answered]
+        )
+    s.lands()
+    waits = {row["step_key"]: row["status"] for row in s.stored(s.run)[3]}
+    assert waits == {"own": "closed", "answered": "resolved"}
+
+
+@case(*FINAL)
+def what_ends_tells_its_own_parent(s: Scene) -> None:
+    s.others = list(of_a_family(s))
+    s.run, parent = of_a_family(s)
+    (answer,) = s.lands()
+    assert (answer["parent_id"], s.row(parent)["status"]) == (parent, "queued")
+
+
+@case(*FINAL)
+def a_parent_that_waits_no_more_is_not_told(s: Scene) -> None:
+    s.run, parent = of_a_family(s)
+    s.set("waits", parent, status="expired", resolved_at="=now()")
+    s.others = [parent]
+    s.lands()
+
+
+@case(*FINAL)
+def a_parent_that_has_ended_is_left_alone(s: Scene) -> None:
+    s.run, parent = of_a_family(s)
+    s.set("runs", parent, status="cancelled", reason="cancelled", finished_at="=now()", waiting_on=None)
+    before = s.row(parent)
+    s.lands()
+    assert s.row(parent) == before
+
+
+@case("continue_as_new")
+def a_continuation_inherits_who_waits_for_it_and_nobody_else(s: Scene) -> None:
+    parent, other = s.rows.waiting(), s.rows.waiting()
+    s.make(s.rows.running)
+    s.rows.wait(other, "child", kind="child", child_id=s.others[0])
+    s.rows.wait(parent, "open", kind="child", child_id=s.run)
+    s.rows.wait(parent, "over", kind="child", child_id=s.run)
+    with s.database.connection() as connection:
+        connection.execute(
+            "UPDATE agentrun.waits SET status = 'expired', resolved_at = now() WHERE run_id = %s AND step_key = 'over'",
+            [parent],
+        )
+    s.others.append(other)
+    s.lands()
+    followed = {row["step_key"]: row["child_id"] for row in s.stored(parent)[3]}
+    assert followed["over"] == s.run
+    assert followed["open"] != s.run

@@ -1,0 +1,137 @@
+"""The stage of one case: a statement, a run that it is for, and a twin that it must never touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+from psycopg import sql
+
+from agentrun.store.database import Database
+from agentrun.store.sql import Statement
+from agentrun.testing.rows import Rows
+
+_TABLES = {"runs": "id"} | dict.fromkeys(("moves", "steps", "waits", "signals", "spend"), "run_id")
+_USUAL = {"limit": 100, "queue": "agentrun", "grace": 0.0}
+
+
+@dataclass
+class Scene:
+    """Everything happens in a namespace of the case's own, so that many cases share one database."""
+
+    database: Database
+    statement: Statement
+    rows: Rows = field(init=False)
+    run: UUID = field(init=False)
+    others: list[UUID] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rows = Rows(self.database, namespace=uuid4().hex)
+
+    def make(self, one: Callable[[], UUID]) -> UUID:
+        """The run, and its twin: made the same way, and just as good for the statement."""
+        self.others.append(one())
+        self.run = one()
+        return self.run
+
+    def do(self, **params: Any) -> list[dict[str, Any]]:
+        """The statement's rows; what is not given is what lets it land on a run under epoch 1, else NULL."""
+        usual = dict.fromkeys(self.statement.names) | {
+            "limit": 100,
+            "queue": "agentrun",
+            "grace": 0.0,
+            "kind": "signal",
+        }
+        step = self.rows.step("w", status="completed", effect="non_idempotent_write")
+        given = step | ({"kind": "signal"} if "wait_id" in self.statement.names else {}) | params
+        run_id = given.pop("run_id", self.run if hasattr(self, "run") else uuid4())
+        return self.database.rows(self.statement, usual | self.rows.params(run_id, **given))
+
+    def lands(self, **params: Any) -> list[dict[str, Any]]:
+        """The statement does its work, and touches nobody else."""
+        before = [self.stored(other) for other in self.others]
+        mine = self.stored(self.run)
+        answer = self.do(**params)
+        assert answer, f"{self.statement.name} was refused"
+        assert self.stored(self.run) != mine, f"{self.statement.name} changed nothing"
+        assert [self.stored(other) for other in self.others] == before, f"{self.statement.name} touched another run"
+        return answer
+
+    def refused(self, **params: Any) -> None:
+        """The statement says no (no row, or one without what it asked for), and has changed nothing."""
+        everybody = (self.run, *self.others)
+        before = [self.stored(each) for each in everybody]
+        answer = self.do(**params)
+        assert not any(_said_yes(row) for row in answer), f"{self.statement.name} landed: {answer}"
+        assert [self.stored(each) for each in everybody] == before, "it was refused and changed something"
+
+    def stored(self, run_id: UUID) -> list[Any]:
+        """Everything that is stored of a run."""
+        with self.database.connection() as connection:
+            return [
+                connection.execute(
+                    sql.SQL("SELECT * FROM agentrun.{} WHERE {} = %s ORDER BY 1, 2").format(
+                        sql.Identifier(table), sql.Identifier(key)
+                    ),
+                    [run_id],
+                ).fetchall()
+                for table, key in _TABLES.items()
+            ]
+
+    def row(self, run_id: UUID | None = None) -> dict[str, Any]:
+        return self.rows.row(run_id or self.run)
+
+    def set(self, table: str, run_id: UUID, **columns: Any) -> None:
+        """By hand, where no move leads there. Strings that start with `=` are SQL."""
+        said = [
+            sql.SQL("{} = {}").format(
+                sql.Identifier(name), sql.SQL(value[1:]) if str(value).startswith("=") else sql.Literal(value)
+            )
+            for name, value in columns.items()
+        ]
+        update = sql.SQL("UPDATE agentrun.{} SET {} WHERE {} = %s")
+        names = sql.Identifier(table), sql.SQL(", ").join(said), sql.Identifier(_TABLES[table])
+        with self.database.connection() as connection:
+            connection.execute(update.format(*names), [run_id])
+
+    def parked_by_hand(self, run_id: UUID) -> None:
+        """A running run waits, under the same epoch."""
+        self.set("runs", run_id, status="waiting", waiting_on="signal", claimed_by=None, lease_expires_at=None)
+
+    def step_of(self, run_id: UUID, key: str) -> dict[str, Any]:
+        return next(step for step in self.rows.stored(run_id)["steps"] if step["key"] == key)
+
+
+def _said_yes(row: dict[str, Any]) -> bool:
+    """A fence answers with the step's key, a heartbeat with `renewed`; everything else by having a row."""
+    return bool(row.get("renewed", row.get("key", True)))
+
+
+Play = Callable[[Scene], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A guarantee, played for one statement."""
+
+    name: str
+    statement: str
+    play: Play
+
+    def __str__(self) -> str:
+        return f"{self.statement}: {self.name.replace('_', ' ')}"
+
+
+CASES: list[Case] = []
+
+
+def case(*statements: str) -> Callable[[Play], Play]:
+    """Play it for each of these statements."""
+
+    def register(play: Play) -> Play:
+        CASES.extend(Case(play.__name__, statement, play) for statement in statements)
+        return play
+
+    return register
