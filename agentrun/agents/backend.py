@@ -24,7 +24,7 @@ from agentrun.agents.errors import as_raised
 from agentrun.agents.models import model_step
 from agentrun.agents.reading import reading_step, start_step
 from agentrun.agents.scope import SCOPE, Scope
-from agentrun.agents.tools import tool_step
+from agentrun.agents.tools import ToolCall, tool_step
 from agentrun.core.errors import StepFailed
 from agentrun.core.outcome import StopSegment
 from agentrun.runtime.stepspec import StepSpec, WriteUnknown
@@ -72,7 +72,15 @@ class BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT,
         scope = SCOPE.get()
         if scope is None:
             return await self._operation.handler(params)
+        if isinstance(self._operation.operation_id, ToolsetCallToolId):
+            return await _performed(scope, await self._call_spec(scope, params))
         return await _performed(scope, self._spec(scope, params))
+
+    async def _call_spec(self, scope: Scope, params: Any) -> StepSpec:
+        call = ToolCall(scope, self._operation, params)
+        scope.go_on()
+        await call.allowed()
+        return tool_step(call)
 
     def _spec(self, scope: Scope, params: Any) -> StepSpec:
         match self._operation.operation_id:
@@ -80,8 +88,6 @@ class BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT,
                 return model_step(scope, self._operation, params, key=scope.next_key("model"), name=self._agent_name)
             case ModelCompactMessagesId():
                 return model_step(scope, self._operation, params, key=scope.next_key("compact"), name=self._agent_name)
-            case ToolsetCallToolId():
-                return tool_step(scope, self._operation, params)
             case _:
                 return reading_step(scope, self._operation, params)
 

@@ -21,9 +21,10 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
-from pydantic_ai.tools import RunContext, ToolDefinition
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset
 
+from agentrun.agents.asking import decided
 from agentrun.agents.backend import StepBackend, started_at
 from agentrun.agents.scope import CALLED, SCOPE, scoped
 from agentrun.agents.toolsets import Journaling
@@ -109,6 +110,13 @@ class AgentrunDurability(BaseDurabilityCapability[DepsT]):
             return await handler(args)
         finally:
             CALLED.reset(token)
+
+    async def handle_deferred_tool_calls(
+        self, ctx: RunContext[DepsT], *, requests: DeferredToolRequests
+    ) -> DeferredToolResults | None:
+        """Calls that somebody has to approve wait for a decision, each for its own."""
+        scope = SCOPE.get()
+        return await decided(scope, ctx, requests) if scope is not None else None
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[DepsT]) -> AbstractToolset[DepsT] | None:
         """Every toolset that executes, journaled."""

@@ -13,6 +13,7 @@ from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.usage import UsageLimits
 
+from agentrun.agents.approvals import Approval, Wish, as_approvals
 from agentrun.agents.durability import AgentrunDurability
 from agentrun.agents.effects import as_declared
 from agentrun.agents.inventory import contradicted, tools_of
@@ -36,6 +37,7 @@ def register_agent(
     lease_seconds: float | None = None,
     retries: Retries | int | None = None,
     effects: Mapping[str, Effect | Declared] | None = None,
+    approvals: Mapping[str, Wish] | None = None,
     deps: Deps | None = None,
     usage_limits: UsageLimits | None = None,
     event_stream_handler: EventStreamHandler[Any] | None = None,
@@ -48,7 +50,9 @@ def register_agent(
     `retries` is how often a model request or read-only tool is tried within a segment.
 
     `effects` says, per tool name, what tools do that declare nothing themselves (`@effect`): an Effect, or a Declared
-    with a `reconcile`. What nobody declares is a non-idempotent write, MCP tools included. `deps(ctx)` or
+    with a `reconcile`. What nobody declares is a non-idempotent write, MCP tools included. `approvals` says, per tool
+    name, which calls wait for a decision, and replaces what tools declare with `@effect(…, approval=…)`: True, a rule
+    on the arguments, an Approval, or False; pydantic-ai's own `requires_approval` stays in force. `deps(ctx)` or
     `deps(ctx, request)` makes the agent's dependencies, anew in every segment: a value, an awaitable, or an async
     generator that yields them once and cleans up. `event_stream_handler` gets what happens in the run, each event at
     least once.
@@ -60,7 +64,14 @@ def register_agent(
     kind_name = named(agent, name)
     durability = AgentrunDurability[Any](name=kind_name, event_stream_handler=event_stream_handler)
     _check(agent, kind_name, durability, deps)
-    body = AgentBody(agent, durability, _checked_effects(agent, kind_name, effects), deps, usage_limits)
+    body = AgentBody(
+        agent,
+        durability,
+        _checked_effects(agent, kind_name, effects),
+        deps,
+        usage_limits,
+        _checked(kind_name, approvals),
+    )
     options = Options(
         queue=queue,
         max_requeues=max_requeues,
@@ -119,6 +130,13 @@ def _check(agent: AbstractAgent[Any, Any], name: str, durability: AgentrunDurabi
     try:
         durability.for_agent(agent)
     except UserError as error:
+        raise ConfigurationError(f"agent `{name}` cannot be registered: {error}") from None
+
+
+def _checked(name: str, approvals: Mapping[str, Wish] | None) -> dict[str, Approval | None]:
+    try:
+        return as_approvals(approvals)
+    except ValueError as error:
         raise ConfigurationError(f"agent `{name}` cannot be registered: {error}") from None
 
 

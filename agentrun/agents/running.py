@@ -15,6 +15,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import UsageLimits
 
+from agentrun.agents.approvals import Approval, Wish, as_approvals
 from agentrun.agents.durability import AgentrunDurability
 from agentrun.agents.effects import as_declared
 from agentrun.agents.requests import AgentRequest
@@ -40,12 +41,13 @@ class AgentBody:
     effects: Mapping[str, Declared] = field(default_factory=dict[str, Declared])
     deps: Deps | None = None
     usage_limits: UsageLimits | None = None
+    approvals: Mapping[str, Approval | None] = field(default_factory=dict[str, Approval | None])
 
     async def run(self, ctx: Context, request: AgentRequest) -> Any:
         """The agent's output."""
         async with _made(self.deps, ctx, request) as deps:
             result = await _journaled(
-                Scope(ctx, self.effects),
+                Scope(ctx, self.effects, approvals=self.approvals),
                 self.agent,
                 self.durability,
                 request.prompt,
@@ -65,6 +67,7 @@ def run_agent(
     prompt: Any = None,
     *,
     effects: Mapping[str, Effect | Declared] | None = None,
+    approvals: Mapping[str, Wish] | None = None,
     **options: Any,
 ) -> Coroutine[Any, Any, AgentRunResult[OutputT]]:
     """Run an agent durably inside a `@durable` body, or inside a tool of another agent; `options` are `agent.run`'s.
@@ -77,7 +80,9 @@ def run_agent(
     """
     durability = AgentrunDurability[Any](name=named(agent, None))
     if isinstance(ctx, Context):
-        scope: Scope | None = Scope(ctx, as_declared(effects), f"{key_for(ctx.wishes.key)}/")
+        scope: Scope | None = Scope(
+            ctx, as_declared(effects), f"{key_for(ctx.wishes.key)}/", approvals=as_approvals(approvals)
+        )
     else:
         scope = SCOPE.get()
     return _journaled(scope, agent, durability, prompt, **options)

@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from agentrun.agents.approvals import Approval
 from agentrun.runtime.context import Context
 from agentrun.runtime.effects import Declared
 
@@ -23,6 +24,9 @@ LONGEST_CALL_ID = 120
 class Scope:
     """Where an agent's steps go. `effects` are what the operator says of tools that declare nothing themselves.
 
+    `approvals` are what the operator says about asking, whatever tools declare; `demanded` has the approvals that
+    calls turned out to need, by key.
+
     The first agent that runs in a scope uses it itself; every further one gets a scope of its own inside it, and so
     does whatever runs inside a tool: their keys begin with the tool's.
     """
@@ -31,6 +35,9 @@ class Scope:
     effects: Mapping[str, Declared] = field(default_factory=dict[str, Declared])
     prefix: str = ""
     stopped_by: list[BaseException] = field(default_factory=list[BaseException])
+    approvals: Mapping[str, Approval | None] = field(default_factory=dict[str, Approval | None])
+    demanded: dict[str, tuple[Approval, str]] = field(default_factory=dict[str, tuple[Approval, str]])
+    _asked: dict[str, str] = field(default_factory=dict[str, str])
     _counts: Counter[str] = field(default_factory=Counter[str])
     _calls: dict[str, str] = field(default_factory=dict[str, str])
     _failures: Counter[str] = field(default_factory=Counter[str])
@@ -57,13 +64,20 @@ class Scope:
         earlier = self._failures[key]
         return f"{key}.{earlier + 1}" if earlier else key
 
+    def approval_key(self, call_id: str, tool: str, turn: int) -> str:
+        """`approval:<call id>`. A call of a later turn, or of another tool, is another question."""
+        known = call_id if len(call_id) <= LONGEST_CALL_ID else _digest(call_id)
+        identity = f"{turn}/{tool}"
+        same = self._asked.setdefault(known, identity) == identity
+        return f"{self.prefix}approval:{known}" + ("" if same else f"~{_digest(identity)}")
+
     def failed(self, key: str) -> None:
         """The step under `key` has failed: another attempt in this segment must not find that record."""
         self._failures[key] += 1
 
     def inside(self, key: str) -> Scope:
         """The scope of what runs inside the step `key`."""
-        return Scope(self.context, self.effects, f"{key}/", self.stopped_by)
+        return Scope(self.context, self.effects, f"{key}/", self.stopped_by, self.approvals)
 
     def begin_run(self) -> str:
         """The id of the next agent run in this scope: the same at every replay."""

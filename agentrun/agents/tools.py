@@ -21,6 +21,7 @@ from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import to_json
 
 from agentrun.agents.answers import Answer, loader, stored
+from agentrun.agents.approvals import Approval, applies, as_approval
 from agentrun.agents.effects import effect_of
 from agentrun.agents.scope import CALLED, Scope
 from agentrun.agents.units import Operation, in_unit
@@ -35,14 +36,9 @@ NOTHING_HAPPENED = (NotApplied, ModelRetry, ToolFailed, ApprovalRequired, CallDe
 """What a tool's own function raises to say that it did nothing outside."""
 
 
-def tool_step(scope: Scope, operation: Operation, params: ToolsetCallToolParams) -> StepSpec:
+def tool_step(call: ToolCall) -> StepSpec:
     """One call of a tool."""
-    call = ToolCall(scope, operation, params)
-    if call.declared.approval:
-        raise BodyError(
-            f"tool `{call.name}` waits for an approval (@effect(…, approval=…)), which agents cannot ask for yet; "
-            "it was not called. Ask with ctx.approval in a @durable body, or take the approval out of its declaration"
-        )
+    scope, operation = call.scope, call.operation
     return StepSpec(
         key=call.key,
         kind=StepKind.TOOL,
@@ -76,6 +72,15 @@ class ToolCall:
         return effect_of(self.params.tool, (self.name, self.params.name), self.scope.effects)
 
     @cached_property
+    def approval(self) -> Approval | None:
+        """Who has to approve such calls: the operator's word, else the tool's own."""
+        said = self.scope.approvals
+        for name in (self.name, self.params.name):
+            if name in said:
+                return said[name]
+        return as_approval(self.declared.approval)
+
+    @cached_property
     def arguments(self) -> str:
         """JSON text; what has no JSON stands as its type."""
         return to_json(
@@ -92,6 +97,25 @@ class ToolCall:
         turn = ctx.run_step if self.declared.effect is Effect.READ_ONLY else None
         identity = json.dumps([self.name, digest(self.arguments), turn])
         return self.scope.call_key(ctx.tool_call_id, identity, approved=ctx.tool_call_approved)
+
+    async def allowed(self) -> None:
+        """Raises ApprovalRequired where somebody has to approve this call first: pydantic-ai asks then, and comes back.
+
+        A rule may answer otherwise at a replay: what was asked once is asked for good, and what began without a
+        question is not held up by one.
+        """
+        ctx, approval = self.params.ctx, self.approval
+        if approval is None or ctx.tool_call_approved:
+            return
+        waits = self.scope.context.waits
+        key = self.scope.approval_key(ctx.tool_call_id or self.name, self.name, ctx.run_step)
+        if self.key in waits.steps.recorded:
+            return
+        why = "asked before" if await waits.asked(key) else None
+        why = why or await applies(approval, self.params.tool_args, self.scope.context.threads)
+        if why is not None:
+            self.scope.demanded[key] = approval, why
+            raise ApprovalRequired
 
     async def run(self) -> Answer:
         """Call the tool. Raises what its function raised, where that is no answer to the model."""

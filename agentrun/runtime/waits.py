@@ -90,6 +90,10 @@ class Waits:
             raise Parked
         return decoded(await self._recorded(spec, row))
 
+    async def asked(self, key: str) -> bool:
+        """Whether the step has asked, in this segment or an earlier one."""
+        return key in self.steps.recorded or key in await self._known()
+
     async def start(self, spec: WaitSpec) -> None:
         """Register the wait (and its child) without waiting for it yet."""
         self.steps.lease.check()
