@@ -71,6 +71,8 @@ class Answers:
             raise Forbidden(f"`{actor}` started run `{run_id}` and cannot approve it: somebody else has to")
         if edits is not None and not (approved and asks.get("editable")):
             raise InvalidAnswer("this approval does not permit edits; approve it as it is, or reject it with a comment")
+        if edits is not None and asks.get("schema") is not None:
+            fits(edits, asks["schema"])
         answer = {"approved": approved, "by": actor, "comment": comment, "edited": edits}
         said = {"key": row["step_key"], "kind": "approval", "approved": approved, "edited": edits is not None}
         return self._resolved(run, row, answer, by=actor, comment=comment, digest=digest, said=said, wake=wake)
