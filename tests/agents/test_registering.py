@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -102,9 +103,9 @@ def test_a_request_of_the_wrong_shape_is_refused_before_it_is_stored(client: Cli
 # ---- what stays
 
 
-def test_the_agent_still_runs_by_itself(kinds: Registry) -> None:
+async def test_the_agent_still_runs_by_itself(kinds: Registry) -> None:
     agent = register_agent(named("desk", "first", capabilities=[AgentrunDurability()]))
-    assert agent.run_sync("go").output == "first"
+    assert (await agent.run("go")).output == "first"
 
 
 def test_registering_adds_nothing_to_the_agent(kinds: Registry) -> None:
@@ -164,7 +165,7 @@ def test_a_request_is_text_or_an_object(client: Client, ward: Ward) -> None:
 def test_an_earlier_conversation_can_be_gone_on_from(client: Client, ward: Ward) -> None:
     script = Script(["Ada, noted", "you are Ada"])
     agent = register_agent(Agent(script.model, name="desk"))
-    earlier = agent.run_sync("I am Ada").all_messages()
+    earlier = asyncio.run(agent.run("I am Ada")).all_messages()
     run = ward.run(client.enqueue("desk", AgentRequest(prompt="who am I?", message_history=earlier)))
     assert run.result == "you are Ada"
     assert len(script.asked[-1]) == 3
