@@ -217,7 +217,7 @@ async def _body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: S
     root = Branch()
     context = Context(_facts_of(claimed), steps, engine.threads, Wishes(retries=kind.options.retries), waits)
     try:
-        ending = await _called(engine, kind, claimed, steps, context, root)
+        ending = await _called(engine, kind, claimed, steps, waits, context, root)
         return await _with_branches(ending, root)
     finally:
         for task in list(root.tasks):
@@ -225,7 +225,13 @@ async def _body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: S
 
 
 async def _called(
-    engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, context: Context, root: Branch
+    engine: Engine,
+    kind: Kind,
+    claimed: Mapping[str, Any],
+    steps: Steps,
+    waits: Waits,
+    context: Context,
+    root: Branch,
 ) -> Ending:
     try:
         if claimed["model_calls"] == 0:
@@ -240,6 +246,9 @@ async def _called(
         if steps.broken is not None:
             # The body swallowed it, or gathered it among its results.
             raise steps.broken
+        if waits.waiting_on:
+            # A branch ended with Parked, and the body gathered that among its results or left it: its answer is open.
+            raise Parked
         text = kind.encode_result(result)
         what = f"the result of kind `{kind.name}`"
         return Finished(within(text, engine.settings.max_result_bytes, what=what, setting="AGENTRUN_MAX_RESULT_BYTES"))
