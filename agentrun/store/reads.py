@@ -13,7 +13,7 @@ from agentrun.core.codec import decode
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import EventType, Reason, Status, StepStatus
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID
-from agentrun.store.sql import Statement, compiled, number, param, word
+from agentrun.store.sql import Statement, compiled, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
 from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight
 
@@ -138,10 +138,17 @@ def _journal() -> Statement:
 
 
 def _move_landed() -> Statement:
-    """After a connection broke: a fenced move happens at most once in an epoch, so its event says whether it did."""
+    """After a connection broke: a fenced move happens at most once in an epoch, so its event says whether it did.
+
+    With everything that a move's own row may be asked for: when a parked run is due, and the parent that was told.
+    """
+    parent = runs.alias("parent")
+    told = tuple(parent.c[name].label(f"parent_{name}") for name in ("kind", "queue", "priority"))
+    due_in = func.extract("epoch", runs.c.due_at - now()).label("due_in")
+    of_run = runs.join(moves, moves.c.run_id == runs.c.id).outerjoin(parent, parent.c.id == runs.c.parent_id)
     landed = (
-        select(*CLAIMED_COLUMNS)
-        .select_from(runs.join(moves, moves.c.run_id == runs.c.id))
+        select(*CLAIMED_COLUMNS, due_in, *told)
+        .select_from(of_run)
         .where(
             runs.c.id == RUN_ID, moves.c.type == param("landed_type", Text), moves.c.by == BY, moves.c.epoch == EPOCH
         )

@@ -120,7 +120,10 @@ def _settle(target: Status) -> Statement:
 
 
 def _continue() -> Statement:
-    """Completes a run and bears its continuation, which inherits who waits for it. Refuses as `settle` does."""
+    """Completes a run and bears its continuation, which inherits who waits for it. Refuses as `settle` does.
+
+    Where the run had a deadline, its continuation has as long.
+    """
     row = moved(
         legal.SETTLE,
         Status.COMPLETED,
@@ -129,7 +132,8 @@ def _continue() -> Statement:
         reason=word(Reason.COMPLETED),
         error=null(),
         returning=(*WAKE_COLUMNS, runs.c.lease_seconds, runs.c.max_requeues, runs.c.limits, runs.c.tags,
-                   runs.c.attributes, runs.c.owner, runs.c.parent_id, runs.c.parent_step_key),
+                   runs.c.attributes, runs.c.owner, runs.c.parent_id, runs.c.parent_step_key, runs.c.created_at,
+                   runs.c.deadline_at),
     )  # fmt: skip
     same = ("namespace", "kind", "queue", "priority", "lease_seconds", "max_requeues", "limits", "tags", "attributes",
             "owner", "parent_id", "parent_step_key")  # fmt: skip
@@ -139,6 +143,7 @@ def _continue() -> Statement:
         "status": word(Status.QUEUED),
         "due_at": now(),
         "created_at": now(),
+        "deadline_at": now() + (row.c.deadline_at - row.c.created_at),
         "continued_from": row.c.id,
         **{name: row.c[name] for name in same},
     }
