@@ -22,6 +22,7 @@ from agentrun.core.wake import Wake
 from agentrun.core.words import WaitKind, WaitStatus
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.verbs import token_digest
+from agentrun.runtime.waits import expiry
 from agentrun.store import waits
 from agentrun.store.connect import type_of_row
 
@@ -36,13 +37,19 @@ class Answers:
         self._namespace = {"namespace": commands.settings.namespace}
 
     def inbox(self, *, role: str | None = None, kind: str | None = None, limit: int = 100) -> list[type_of_row]:
-        """What waits for people, oldest first: approvals, inputs and signals, with what they ask."""
-        params = self._namespace | {"role": role, "kind": kind, "limit": limit}
+        """What waits for people, oldest first: approvals, inputs and signals, with what they ask.
+
+        An actor without READ finds what its own runs ask.
+        """
+        actor = self._commands.actor
+        owner = actor.id if actor is not None and Scope.READ not in actor.scopes else None
+        params = self._namespace | {"role": role, "kind": kind, "owner": owner, "limit": limit}
         rows = self._database.rows(waits.INBOX, params)
         return [row | {"asks": decode(row["asks"])} for row in rows]
 
     def open_waits(self, run_id: UUID) -> list[type_of_row]:
-        """The open waits of one run, oldest first."""
+        """The open waits of one run, oldest first. Raises NotFound where an actor may not see the run."""
+        self._commands.status(run_id)
         rows = self._database.rows(waits.WAITING_FOR, {"run_id": run_id, "kind": None, "name": None, "key": None})
         return [row | {"asks": decode(row["asks"])} for row in rows]
 
@@ -60,12 +67,13 @@ class Answers:
     ) -> Run:
         """Approve or reject what a run asks. Single-use; bound to `digest` where one is given.
 
-        Raises NotFound, Forbidden (scope, four eyes), NotAllowed (nothing waits for a decision), InvalidRequest
+        Raises NotFound, Forbidden (scope, role, four eyes), NotAllowed (nothing waits for a decision), InvalidRequest
         (several do and `key` names none), AlreadyDecided, InvalidAnswer (edits that are not permitted).
         """
         run = self._commands.unchecked(run_id)
         actor = require(self._commands.actor or by, Scope.APPROVE, run)
         row = self._one(run, WaitKind.APPROVAL, key)
+        self._asked(by, row)
         asks = decode(row["asks"])
         if approved and asks.get("four_eyes") and run.owner == actor:
             raise Forbidden(f"`{actor}` started run `{run_id}` and cannot approve it: somebody else has to")
@@ -94,6 +102,7 @@ class Answers:
         run = self._commands.unchecked(run_id)
         actor = require(self._commands.actor or by, Scope.INPUT, run)
         row = self._one(run, WaitKind.INPUT, key)
+        self._asked(by, row)
         fits(data, decode(row["asks"])["schema"])
         said = {"key": row["step_key"], "kind": "input"}
         return self._resolved(run, row, data, by=actor, comment=None, digest=digest, said=said, wake=wake)
@@ -140,7 +149,8 @@ class Answers:
         """A wait's time has come: a timer is done, the rest ends as its policy says. False: answered meanwhile."""
         policy = decode(row["on_expiry"]) or {"policy": "fail"}
         if row["kind"] != WaitKind.TIMER and policy["policy"] == "escalate" and policy["role"]:
-            params = {"wait_id": row["id"], "role": policy["role"], "due_in": policy["seconds"], "on_expiry": None}
+            then = json.dumps(expiry("deny" if row["kind"] == WaitKind.APPROVAL else "fail"))
+            params = {"wait_id": row["id"], "role": policy["role"], "due_in": policy["seconds"], "on_expiry": then}
             return bool(self._database.rows(waits.ESCALATE, params))
         status = WaitStatus.RESOLVED if row["kind"] == WaitKind.TIMER else WaitStatus.EXPIRED
         said = {"key": row["step_key"], "kind": row["kind"], "expired": status is WaitStatus.EXPIRED}
@@ -213,6 +223,12 @@ class Answers:
                 f"run `{run.id}` waits for {len(rows)} answers of kind {kind}; name one by key: {keys}"
             )
         return rows[0]
+
+    def _asked(self, by: Actor | str, row: Row) -> None:
+        """Raises Forbidden where somebody else is asked: the wait is addressed to a role that the actor has not."""
+        actor = self._commands.actor or by
+        if isinstance(actor, Actor) and row["role"] is not None and row["role"] not in actor.roles:
+            raise Forbidden(f"`{actor.id}` is not asked: run `{row['run_id']}` waits for the role `{row['role']}`")
 
     def _text(self, value: Any) -> str:
         limit = self._commands.settings.max_result_bytes

@@ -69,11 +69,22 @@ def _register() -> Statement:
 
 
 def _take_signal() -> Statement:
-    """The oldest buffered signal of that name answers the step's wait. No row: none is buffered, or not held."""
+    """The oldest buffered signal of that name answers the step's wait.
+
+    No row: none is buffered that has not expired, not held, or the step's wait has its answer. The last is for a
+    statement sent twice over a broken connection: the second must not take a second signal.
+    """
     source = held()
+    answered = exists().where(waits.c.run_id == RUN_ID, waits.c.step_key == KEY, ~OPEN)
     oldest = (
         select(func.min(signals.c.id))
-        .where(signals.c.run_id == RUN_ID, signals.c.name == param("name", Text), signals.c.taken_by_step.is_(None))
+        .where(
+            signals.c.run_id == RUN_ID,
+            signals.c.name == param("name", Text),
+            signals.c.taken_by_step.is_(None),
+            or_(signals.c.expires_at.is_(None), signals.c.expires_at > now()),
+            ~answered,
+        )
         .scalar_subquery()
     )
     taken = (
@@ -85,10 +96,10 @@ def _take_signal() -> Statement:
     )
     answer = {"status": word(WaitStatus.RESOLVED), "resolution": taken.c.payload, "resolved_by": taken.c.sent_by}
     stored = registered(taken, **answer, resolved_at=now())
-    answered = insert(waits).excluded
+    given = insert(waits).excluded
     stored = stored.on_conflict_do_update(
         index_elements=["run_id", "step_key"],
-        set_={name: answered[name] for name in (*answer, "resolved_at")},
+        set_={name: given[name] for name in (*answer, "resolved_at")},
         where=OPEN,
     )
     return compiled("take_signal", select(stored.returning(*SEEN_COLUMNS).cte("answered")))
@@ -224,6 +235,7 @@ def _inbox() -> Statement:
         people,
         or_(param("role", Text).is_(None), waits.c.role == param("role", Text)),
         or_(param("kind", Text).is_(None), waits.c.kind == param("kind", Text)),
+        or_(param("owner", Text).is_(None), runs.c.owner == param("owner", Text)),
     )
     listing = select(*columns).join(runs, runs.c.id == waits.c.run_id).where(*filters)
     return compiled("inbox", listing.order_by(waits.c.created_at).limit(param("limit", Integer)))
@@ -250,15 +262,7 @@ def _lost_children() -> Statement:
     filters = (waits.c.namespace == NAMESPACE, OPEN, waits.c.kind == word(WaitKind.CHILD), child.c.status.in_(
         [word(status) for status in sorted(FINAL)]
     ))  # fmt: skip
-    columns = (
-        waits.c.id,
-        waits.c.run_id,
-        child.c.id.label("child_id"),
-        child.c.status,
-        child.c.reason,
-        child.c.result,
-        child.c.error,
-    )
+    columns = (waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.child_id)
     listing = select(*columns).join(child, child.c.id == waits.c.child_id).where(*filters)
     return compiled("lost_children", listing.limit(param("limit", Integer)))
 
