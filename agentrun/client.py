@@ -115,9 +115,7 @@ class Client:
         Raises InvalidRequest (and its kinds: UnknownKind, TooLarge, IdempotencyConflict) before anything is stored,
         EnqueueFailed with strict dispatch.
         """
-        wishes = Wishes(
-            queue, priority, delay, deadline, tags, attributes or {}, owner, limits, planned_cost
-        )
+        wishes = Wishes(queue, priority, delay, deadline, tags, attributes or {}, owner, limits, planned_cost)
         params = self.commands.prepare(kind, request, wishes, idempotency_key)
         if connection is None:
             return self.commands.enqueue(params, strict=self._strict)
@@ -239,7 +237,7 @@ class Client:
         run = self.answers.decide(
             as_uuid(run_id), approved=True, by=by, key=key, digest=digest, comment=comment, edits=edits, wake=not here
         )
-        return self.resume(run.id) if here else run
+        return self._go_on(run.id) if here else run
 
     def reject(
         self,
@@ -255,7 +253,7 @@ class Client:
         run = self.answers.decide(
             as_uuid(run_id), approved=False, by=by, key=key, digest=digest, comment=comment, wake=not here
         )
-        return self.resume(run.id) if here else run
+        return self._go_on(run.id) if here else run
 
     def submit_input(
         self,
@@ -269,7 +267,7 @@ class Client:
     ) -> Run:
         """Give the data that a run waits for, validated in full first. Raises InvalidAnswer, and as `approve`."""
         run = self.answers.submit(as_uuid(run_id), data, by=by, key=key, digest=digest, wake=not here)
-        return self.resume(run.id) if here else run
+        return self._go_on(run.id) if here else run
 
     def signal(
         self, run_id: RunId, name: str, payload: Any = None, *, by: Actor | str = "client", expires: float | None = None
@@ -287,12 +285,8 @@ class Client:
         Returns the run as it is afterwards: final, or waiting again. Raises NotAllowed where it is not queued (it still
         waits, is executed elsewhere, or has ended).
         """
-        engine = self._engine()
-        report = engine.submit(run_segment(engine, as_uuid(run_id), Segment.RESUME)).result()
-        run = self.status(run_id)
-        if not isinstance(report.outcome, Outcome):
-            raise NotAllowed(f"run `{run.id}` cannot go on here: it is {run.status} ({report.outcome})")
-        return run
+        self.operators.may_resume(as_uuid(run_id))
+        return self._go_on(as_uuid(run_id))
 
     def cancel(self, run_id: RunId, *, by: Actor | str = "client") -> Run:
         """End a queued or waiting run at once; ask a running one to end at its next step. Idempotent."""
@@ -340,6 +334,14 @@ class Client:
         self._publisher.close()
         self.hints.close()
         self._database.close()
+
+    def _go_on(self, run_id: UUID) -> Run:
+        engine = self._engine()
+        report = engine.submit(run_segment(engine, run_id, Segment.RESUME)).result()
+        run = self.commands.unchecked(run_id)
+        if not isinstance(report.outcome, Outcome):
+            raise NotAllowed(f"run `{run.id}` cannot go on here: it is {run.status} ({report.outcome})")
+        return run
 
     def _engine(self) -> Engine:
         with self._lock:

@@ -38,6 +38,12 @@ def may_enqueue(actor: Actor) -> None:
         raise Forbidden(f"`{actor.id}` may not enqueue: it needs the scope {Scope.ENQUEUE}")
 
 
+def may_operate(actor: Actor) -> None:
+    """Raises Forbidden where the actor may not operate what belongs to no single run: budgets, lists of failed runs."""
+    if Scope.OPERATE not in actor.scopes:
+        raise Forbidden(f"`{actor.id}` may not do this: it needs the scope {Scope.OPERATE}")
+
+
 def require(actor: Actor | str, scope: Scope, run: Run) -> str:
     """The actor's id. Raises NotFound where the actor may not even see the run, Forbidden where it may only see it.
 

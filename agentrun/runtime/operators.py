@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from agentrun.core.actors import Actor, Scope, require
+from agentrun.core.actors import Actor, Scope, may_operate, require
 from agentrun.core.codec import encode, within
 from agentrun.core.errors import InvalidRequest, NotAllowed
 from agentrun.core.failures import failed_steps_in
@@ -61,6 +61,14 @@ class Operators:
         actor = self._commands.actor if self._commands.actor is not None else by
         return actor if isinstance(actor, str) else require(actor, scope, self.status(run_id))
 
+    def may_resume(self, run_id: UUID) -> None:
+        """Raises NotFound or Forbidden where an actor may not go on with the run in its own process."""
+        self._may("", Scope.OPERATE, run_id)
+
+    def _operates(self) -> None:
+        if self._commands.actor is not None:
+            may_operate(self._commands.actor)
+
     def _cancel_children(self, run_id: UUID, *, by: str) -> None:
         # One commit each, and not the parent's: what a crash leaves here the sweep does.
         for child in self.database.rows(OPEN_CHILDREN, self._namespace | {"parent_id": run_id, "limit": 1000}):
@@ -103,6 +111,7 @@ class Operators:
 
     def redrivable(self, *, kind: str | None = None, reason: str | None = None, limit: int = 1000) -> list[UUID]:
         """The failed runs that `redrive` would take, oldest first: a dry run before many are put back."""
+        self._operates()
         params = self._namespace | {"kind": kind, "reason": reason, "limit": limit}
         return [row["id"] for row in self.database.rows(RUNS_FAILED, params)]
 
@@ -152,6 +161,7 @@ class Operators:
         self, owner: str, *, period: str, max_tokens: int | None = None, max_cost: Decimal | None = None
     ) -> None:
         """An owner's ceiling per `day` or `month` (UTC), in tokens and US dollars; None lifts it."""
+        self._operates()
         if period not in ("day", "month"):
             raise InvalidRequest(f"a budget's period is day or month, not {period!r}")
         params = {"owner": owner, "period": period, "max_tokens": max_tokens, "max_cost": max_cost}
@@ -159,4 +169,5 @@ class Operators:
 
     def budgets(self, owner: str | None = None) -> Sequence[Mapping[str, Any]]:
         """Budgets with what is spent of them."""
+        self._operates()
         return self.database.rows(BUDGETS_LISTED, self._namespace | {"owner": owner})
