@@ -1,0 +1,166 @@
+"""Signals: kept in order when they come early, taken once; webhooks: a token that answers one wait, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentrun import Client, Context, Status, durable
+from agentrun.core.errors import AlreadyDecided, NotAllowed, NotFound, WaitExpired
+from agentrun.settings import Settings
+from agentrun.testing.crash import CrashSweep, When
+from agentrun.testing.rows import Rows
+from tests.waits.conftest import Go, Parked, Travel
+
+
+@pytest.fixture(autouse=True)
+def listening(client: Client) -> None:
+    @durable("listen")
+    async def listen(ctx: Context, times: int) -> list[Any]:
+        return [await ctx.signal("go") for _ in range(times)]
+
+    @durable("listen-long")
+    async def listen_long(ctx: Context, wishes: dict[str, Any]) -> Any:
+        try:
+            return await ctx.signal("go", timeout=60, **wishes)
+        except WaitExpired as error:
+            return ["expired", error.name]
+
+    @durable("hook")
+    async def hook(ctx: Context, expires: float | None) -> Any:
+        call = await ctx.webhook(expires=expires)
+        await ctx.step(_show, call.token)
+        try:
+            return await call.wait()
+        except WaitExpired:
+            return "expired"
+
+
+async def _show(token: str) -> str:
+    return token
+
+
+def token_of(client: Client, run_id: Any) -> str:
+    (shown,) = [step for step in client.steps(run_id) if step.name.endswith("_show")]
+    return shown.result
+
+
+def test_signals_that_come_early_are_kept_in_order(client: Client, go: Go) -> None:
+    run_id = client.enqueue("listen", 4)
+    for value in (1, 2):
+        client.signal(run_id, "go", value)
+    client.signal(run_id, "stop", "another name")
+    assert go(run_id).status is Status.WAITING
+    for value in (3, 4):
+        client.signal(run_id, "go", value)
+    assert go(run_id).result == [1, 2, 3, 4]
+
+
+def test_a_signal_answers_one_wait_and_the_next_one_the_next(client: Client, parked: Parked, go: Go) -> None:
+    @durable("both")
+    async def both(ctx: Context) -> list[Any]:
+        return await ctx.gather(ctx.signal("go"), ctx.signal("go"), ctx.signal("halt"))
+
+    run_id = parked("both")
+    client.signal(run_id, "halt", "h")
+    client.signal(run_id, "go", 1)
+    assert go(run_id).status is Status.WAITING
+    client.signal(run_id, "go", 2)
+    assert go(run_id).result == [1, 2, "h"]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "result"), [({}, ["expired", "go"]), ({"default": 7}, 7), ({"default": None}, None)]
+)
+def test_a_signal_that_does_not_come_times_out_or_has_a_default(
+    client: Client, parked: Parked, go: Go, travel: Travel, sweep: Callable[[], Any], wishes: Any, result: Any
+) -> None:
+    run_id = parked("listen-long", wishes)
+    travel.past_due(run_id)
+    assert sweep().answered == 1
+    client.signal(run_id, "go", "too late for this wait")
+    assert go(run_id).result == result
+
+
+def test_a_signal_that_has_expired_answers_nobody(client: Client, go: Go, travel: Travel) -> None:
+    run_id = client.enqueue("listen", 1)
+    client.signal(run_id, "go", "stale", expires=60)
+    client.signal(run_id, "go", "fresh", expires=60)
+    travel(
+        "UPDATE agentrun.signals SET expires_at = now() - interval '1 s' WHERE payload::text = '\"stale\"'"
+        " AND run_id = %s",
+        run_id,
+    )
+    assert go(run_id).result == ["fresh"]
+
+
+def test_a_signal_for_a_run_that_ended_or_is_not_there_is_refused(client: Client, go: Go, rows: Rows) -> None:
+    run_id = client.enqueue("listen", 0)
+    go(run_id)
+    before = rows.stored(run_id)
+    with pytest.raises(NotAllowed, match="completed"):
+        client.signal(run_id, "go")
+    with pytest.raises(NotFound):
+        client.signal("00000000-0000-7000-8000-000000000000", "go")
+    assert rows.stored(run_id) == before
+
+
+def test_signals_in_the_buffer_are_taken_once_and_in_order_whatever_commit_their_run_dies_at(
+    client: Client, crash_sweep: CrashSweep
+) -> None:
+    """`lost` matters most: a statement sent twice must not take two signals."""
+
+    def start() -> Any:
+        run_id = client.enqueue("listen", 2)
+        for value in (1, 2):
+            client.signal(run_id, "go", value)
+        return run_id
+
+    deaths = dict.fromkeys(When, 0)
+    for story in crash_sweep(start):
+        assert (story.run.status, story.run.result) == (Status.COMPLETED, [1, 2]), story
+        deaths[story.when] += 1
+    assert min(deaths.values()) >= 3
+
+
+def test_a_token_answers_its_wait_once(client: Client, parked: Parked, go: Go, rows: Rows) -> None:
+    run_id = parked("hook")
+    token = token_of(client, run_id)
+    assert token.replace("-", "").replace("_", "").isalnum()
+    stored = str(rows.stored(run_id)["runs"]) + str(client.waits(run_id))
+    assert token not in stored
+    client.signal(run_id, "webhook", "not by its name")
+    assert client.status(run_id).status is Status.WAITING
+    client.webhook(token, {"paid": True})
+    with pytest.raises(AlreadyDecided, match="once"):
+        client.webhook(token, {"paid": False})
+    assert go(run_id).result == {"paid": True}
+    with pytest.raises(AlreadyDecided):
+        client.webhook(token, {"paid": False})
+
+
+def test_an_unknown_token_answers_nothing_and_one_of_another_namespace_is_unknown(
+    client: Client, settings: Settings, parked: Parked
+) -> None:
+    run_id = parked("hook")
+    token = token_of(client, run_id)
+    for wrong in ("", "x" * 43, token[:-1], token + "A"):
+        with pytest.raises(NotFound):
+            client.webhook(wrong)
+    with Client(settings=settings, namespace="other") as stranger, pytest.raises(NotFound):
+        stranger.webhook(token)
+    assert client.status(run_id).status is Status.WAITING
+
+
+def test_a_token_that_has_expired_is_refused(
+    client: Client, parked: Parked, go: Go, travel: Travel, sweep: Callable[[], Any]
+) -> None:
+    run_id = parked("hook", 60)
+    token = token_of(client, run_id)
+    travel.past_due(run_id)
+    sweep()
+    with pytest.raises(AlreadyDecided, match="expired"):
+        client.webhook(token)
+    assert go(run_id).result == "expired"
