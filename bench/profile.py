@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
+import psutil
 from rich.console import Console
 
 from agentrun.runtime.engine import Engine
@@ -46,15 +47,25 @@ def profile(bench: Bench, name: str, *, runs: int | None, in_flight: int, lines:
             return seconds
 
         passed()
-        batches, writes, seconds = engine.writer.batches, engine.writer.writes, passed()
-        batches, writes = engine.writer.batches - batches, engine.writer.writes - writes
+        before, seconds = _cost(bench, engine), passed()
+        ours, backend, writes, batches = (now - then for now, then in zip(_cost(bench, engine), before, strict=True))
         console.print(f"{name}: {count / seconds:,.0f} runs/s with {in_flight} in flight, in process, without Celery")
         console.print(f"{writes / count:.1f} journal writes a run, {writes / max(batches, 1):.1f} writes a commit")
+        console.print(
+            f"processor time a write: {1e6 * ours / writes:.0f} µs here, {1e6 * backend / writes:.0f} µs in SQL"
+        )
         _print_profile(_profiled(engine, passed), lines)
         with counted(bench) as statements:
             passed()
     for (who, statement), number in statements.most_common(12):
         console.print(f"{number / count:8.2f} a run  {who}: {statement}", highlight=False)
+
+
+def _cost(bench: Bench, engine: Engine) -> tuple[float, float, int, int]:
+    """So far: processor seconds of this process and of the journal's backend, writes, commits."""
+    backend = bench.value("SELECT pid FROM pg_stat_activity WHERE application_name = 'agentrun journal'")
+    times = psutil.Process(backend).cpu_times()
+    return time.process_time(), times.user + times.system, engine.writer.writes, engine.writer.batches
 
 
 async def _all(engine: Engine, ids: list[UUID], in_flight: int) -> None:
