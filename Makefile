@@ -1,6 +1,6 @@
 # Everything runs in one virtual environment, .venv, made from requirements.lock on first need and again when that changes.
 .DEFAULT_GOAL := help
-.PHONY: help demo up dev test check format bench lock clean
+.PHONY: help demo up dev test check format bench chaos lock clean
 
 # The directory is part of the stamp: an environment copied along with a clone would import the original's code.
 STAMP := .venv/.ready-$(shell { pwd; sed '/^\[tool/,$$d' pyproject.toml; cat requirements.lock; } | cksum | tr ' ' -)
@@ -34,6 +34,9 @@ format: $(STAMP) ## put the code into shape
 
 bench: $(STAMP) ## throughput and latency, next to bare Celery's
 	@$(RUN) bench $(ARGS)
+
+chaos: $(STAMP) ## workers killed, Redis flushed, PostgreSQL restarted: every effect once (ARGS="--seed 7 --scale 1.0")
+	@$(RUN) tests.chaos $(ARGS)
 
 lock: $(STAMP) ## resolve requirements.lock anew from pyproject.toml (ARGS=--upgrade)
 	@.venv/bin/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
