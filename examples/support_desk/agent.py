@@ -5,7 +5,7 @@ It owns the agent's instructions, tools and typed answer. It is a plain agent: `
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 from pydantic_ai import Agent, ModelRetry, RunContext
@@ -33,8 +33,8 @@ You are the support desk of a small shop. You are given one customer mail. Work 
    the address it was placed from; if another address writes, do not tell its content and give nothing back: escalate.
 2. If something is to be given back, ask check_policy, for one item (its sku) where the complaint is about one item,
    else for the whole order. Only what it calls due may be refunded, never more than it says.
-3. If it is due and needs no approval, call issue_refund, once for each thing. If it needs approval: escalate.
-   If issue_refund answers `refused`, no money moved: tell the customer why.
+3. If it is due, call issue_refund, once for each thing. Above a certain sum a colleague is asked first: you need not
+   do anything for that. If the call is denied, or answers `refused`, no money moved: tell the customer why.
 4. Answer. action: `refunded` (money was given back), `refused` (they wanted money, and none is due), `escalated` (a
    colleague takes it from here), `answered` (everything else, also when you have to ask for an order number).
    refund_cents: what issue_refund really issued, in total. reply: the mail to the customer, short and kind.
@@ -93,7 +93,13 @@ def check_policy(order_id: OrderId, reason: Reason, sku: str | None = None) -> P
         return orders.check_policy(shop, order_id, reason, sku)
 
 
-@effect(Effect.NON_IDEMPOTENT_WRITE, reconcile=refund_landed)
+def above_the_limit(cents: int) -> bool:
+    """Whether somebody has to approve a refund of this size: the shop's own limit, not ours."""
+    with connect() as shop:
+        return cents > orders.approval_limit(shop)
+
+
+@effect(Effect.NON_IDEMPOTENT_WRITE, reconcile=refund_landed, approval=above_the_limit)
 def issue_refund(
     ctx: RunContext[None], order_id: OrderId, cents: int, reason: Reason, sku: str | None = None
 ) -> RefundAnswer:
@@ -108,7 +114,13 @@ def issue_refund(
     wish = RefundWish(order_id=order_id, sku=sku, cents=cents, reason=reason)
     key, asked_by = _asked_under(ctx)
     with connect() as shop:
-        return orders.issue_refund(shop, wish, idempotency_key=key, asked_by=asked_by)
+        return orders.issue_refund(shop, wish, idempotency_key=key, asked_by=asked_by, approved_by=_approved_by(ctx))
+
+
+def _approved_by(ctx: RunContext[None]) -> str | None:
+    """Who approved this very call. The model cannot say it: it is no argument of the tool."""
+    decision: dict[str, Any] = ctx.tool_call_metadata or {}
+    return decision.get("approved_by") if ctx.tool_call_approved else None
 
 
 def _asked_under(ctx: RunContext[None]) -> tuple[str, str | None]:

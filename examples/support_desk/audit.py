@@ -29,6 +29,22 @@ ASKED_AFRESH = """
 SELECT asked_by FROM shop.refund_attempts WHERE asked_by IS NOT NULL
  GROUP BY asked_by, order_id, sku, reason HAVING count(DISTINCT idempotency_key) > 1
 """
+LARGE = """
+SELECT order_id, approved_by, asked_by
+  FROM shop.refunds
+  JOIN (SELECT DISTINCT idempotency_key, asked_by FROM shop.refund_attempts) AS asked USING (idempotency_key)
+ WHERE cents > (SELECT approval_above_cents FROM shop.policy_limits)
+ ORDER BY order_id
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Large:
+    """A refund above the limit: who approved it in the shop's own books, and the run that asked for it."""
+
+    order_id: str
+    approved_by: str | None
+    asked_by: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +61,7 @@ class Audit:
     doubled_orders: tuple[str, ...]
     runs_that_asked_afresh: tuple[str, ...]
     cents_by_run: dict[str, int]
+    large: tuple[Large, ...] = ()
 
 
 def audit(connection: Connection) -> Audit:
@@ -58,6 +75,7 @@ def audit(connection: Connection) -> Audit:
             doubled_orders=tuple(row["order_id"] for row in connection.execute(DOUBLED)),
             runs_that_asked_afresh=tuple(row["asked_by"] for row in connection.execute(ASKED_AFRESH)),
             cents_by_run=_cents_by_run(connection),
+            large=tuple(Large(**row) for row in connection.execute(LARGE)),
         )
 
 

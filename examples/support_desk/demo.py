@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from agentrun import AgentrunError, Client
 from examples.support_desk.agent import NAME
 from examples.support_desk.audit import Audit, audit
+from examples.support_desk.colleague import decide, show_inbox
 from examples.support_desk.lines import Snapshot, line, snapshot
 from examples.support_desk.mails import MAILS, Mail, MailFileError, read_mails
 from examples.support_desk.models import DemoModelError, choose_model
@@ -61,9 +62,10 @@ class Demo:
         self._console, self._stage, self._mails = console, staged, mails
         self._client = Client(settings=staged.settings)
         self._runs: list[UUID] = []
+        self._decided = 0
 
     def run(self) -> int:
-        """Enqueue, kill, recover, prove."""
+        """Enqueue, kill, recover, decide, prove."""
         with self._client, self._stage.process("beat", "beat", "-s", str(self._stage.logs / "schedule")):
             self._console.print(f"Enqueueing {len(self._mails)} runs; two workers take three at a time each.")
             self._runs = [
@@ -72,13 +74,14 @@ class Demo:
             ]
             with self._stage.process("worker-1", *WORKER) as first, self._stage.process("worker-2", *WORKER) as second:
                 before, refunds, killed_at = self._until_the_middle(first)
-                self._watch("the other worker", self._all_final, second)
+                self._watch("the other worker", self._settled, second)
+                self._until_all_is_decided(second)
             return self._proof(before, refunds, killed_at)
 
     def _until_the_middle(self, worker: Process) -> tuple[Snapshot, int, datetime | None]:
         """SIGKILL once money has moved and other runs are in the middle of their work."""
-        self._watch("two workers", lambda: self._in_the_middle(worker) or self._all_final(), worker)
-        if self._all_final():
+        self._watch("two workers", lambda: self._in_the_middle(worker) or self._settled(), worker)
+        if self._settled():
             return {}, self._books().refunds, None
         worker.kill()
         killed_at = self._now()
@@ -89,6 +92,13 @@ class Demo:
             f"{steps} steps are in the journal, {refunds} refunds in the books."
         )
         return before, refunds, killed_at
+
+    def _until_all_is_decided(self, worker: Process) -> None:
+        """A colleague works through the inbox, until no run asks any more."""
+        while waiting := self._client.inbox(kind="approval"):
+            show_inbox(self._console, waiting, dict(zip(self._runs, self._mails, strict=True)))
+            self._decided += decide(self._console, self._client, waiting, earlier=self._decided)
+            self._watch("after the decisions", self._settled, worker)
 
     def _in_the_middle(self, worker: Process) -> bool:
         """A third of the runs is done, a refund is given, and the worker has runs with recorded steps in its hands."""
@@ -106,7 +116,13 @@ class Demo:
             line(self._client, mail, run_id, before, killed_at)
             for mail, run_id in zip(self._mails, self._runs, strict=True)
         ]
-        report = Report(lines=lines, audit=self._books(), refunds_before_kill=refunds, killed=killed_at is not None)
+        report = Report(
+            lines=lines,
+            audit=self._books(),
+            refunds_before_kill=refunds,
+            killed=killed_at is not None,
+            decided=self._decided,
+        )
         return show(report, self._console)
 
     # ---- looking
@@ -123,8 +139,9 @@ class Demo:
                 progress.update(shown, completed=finished, description=f"{name}: {running} runs at work")
                 time.sleep(LOOK_SECONDS)
 
-    def _all_final(self) -> bool:
-        return self._finished() == len(self._runs)
+    def _settled(self) -> bool:
+        """Nothing is at work: every run has ended, or waits for a person."""
+        return self._finished() + self._count("waiting") == len(self._runs)
 
     def _finished(self) -> int:
         return sum(self._count(status) for status in ("completed", "failed", "cancelled"))

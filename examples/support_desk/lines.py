@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from agentrun import Client, EventType, Run, Step
+from agentrun import Client, Event, EventType, Run, Step
 from examples.support_desk.agent import Decision
 from examples.support_desk.mails import Mail
-from examples.support_desk.report import Line
+from examples.support_desk.report import Line, Said
 
 Snapshot = Mapping[UUID, Mapping[str, datetime]]
 """Per run: its recorded steps, and when each was."""
@@ -23,8 +23,9 @@ def snapshot(client: Client, run_ids: Sequence[UUID]) -> Snapshot:
 def line(client: Client, mail: Mail, run_id: UUID, before: Snapshot, killed_at: datetime | None) -> Line:
     """One run's row of the table. `before` is what was recorded when the worker was killed."""
     run, steps = client.status(run_id), client.steps(run_id)
-    claims = [event.at for event in client.events(run_id) if event.type is EventType.CLAIMED]
-    taken_over = len(claims) > 1
+    events = client.events(run_id)
+    claims = [event.at for event in events if event.type is EventType.CLAIMED]
+    taken_over = _after_the_loss(events)
     recorded = _recorded(steps)
     known = before.get(run_id, {})
     return Line(
@@ -34,11 +35,24 @@ def line(client: Client, mail: Mail, run_id: UUID, before: Snapshot, killed_at: 
         status=str(run.status),
         decision=Decision.model_validate(run.result) if run.result is not None else None,
         executed=len(recorded),
-        replayed=sum(at < claims[-1] for at in recorded.values()) if taken_over else 0,
+        replayed=sum(at < claims[-1] for at in recorded.values()) if len(claims) > 1 else 0,
         segments=len(claims),
         executed_twice=tuple(key for key, at in known.items() if recorded.get(key) != at) + _asked_twice(run, steps),
-        taken_over_after_seconds=(claims[-1] - killed_at).total_seconds() if taken_over and killed_at else None,
+        taken_over_after_seconds=(taken_over - killed_at).total_seconds() if taken_over and killed_at else None,
+        said=tuple(_said(step) for step in steps if step.kind == "approval" and step.status == "completed"),
     )
+
+
+def _after_the_loss(events: Sequence[Event]) -> datetime | None:
+    """When the run was claimed after its lease had run out: it lost its worker."""
+    lost = next((event.seq for event in events if event.type is EventType.REAPED), None)
+    if lost is None:
+        return None
+    return next((event.at for event in events if event.type is EventType.CLAIMED and event.seq > lost), None)
+
+
+def _said(step: Step) -> Said:
+    return Said(approved=step.result["approved"], by=step.result["by"])
 
 
 def _recorded(steps: Sequence[Step]) -> dict[str, datetime]:

@@ -25,8 +25,8 @@ from examples.support_desk.shop import Connection
 ITEMS = "SELECT sku, title, category, quantity, unit_cents FROM shop.order_items WHERE order_id = %s ORDER BY sku"
 REFUNDS = "SELECT refund_id, order_id, sku, cents, reason FROM shop.refunds"
 INSERT_REFUND = """
-INSERT INTO shop.refunds (order_id, sku, cents, reason, idempotency_key)
-VALUES (%(order_id)s, %(sku)s, %(cents)s, %(reason)s, %(key)s)
+INSERT INTO shop.refunds (order_id, sku, cents, reason, idempotency_key, approved_by)
+VALUES (%(order_id)s, %(sku)s, %(cents)s, %(reason)s, %(key)s, %(approved_by)s)
 RETURNING refund_id, order_id, sku, cents, reason
 """
 INSERT_ATTEMPT = """
@@ -78,23 +78,34 @@ def find_refund(connection: Connection, idempotency_key: str) -> Refund | None:
     return Refund.model_validate(row) if row else None
 
 
+def approval_limit(connection: Connection) -> int:
+    """Cents: a refund above it needs somebody's approval."""
+    return _one(connection, "SELECT approval_above_cents FROM shop.policy_limits")["approval_above_cents"]
+
+
 def issue_refund(
-    connection: Connection, wish: RefundWish, *, idempotency_key: str, asked_by: str | None = None
+    connection: Connection,
+    wish: RefundWish,
+    *,
+    idempotency_key: str,
+    asked_by: str | None = None,
+    approved_by: str | None = None,
 ) -> RefundAnswer:
     """Give the money back, once per `idempotency_key`: the same key again gets the first refund again.
 
     Every call is on record in `shop.refund_attempts` before any money moves, with `asked_by` (the run, where there is
     one). `refused`, and nothing is given, when the order or item is unknown, the amount is not positive, more than
-    what was paid and not yet given back, or above what needs an approval, or when the same complaint was paid before.
+    what was paid and not yet given back, above what needs an approval and nobody approved it (`approved_by`), above
+    what anybody here may approve, or when the same complaint was paid before.
     Raises `KeyReused` when the key stands for another refund.
     """
-    row = {**wish.model_dump(), "key": idempotency_key, "asked_by": asked_by}
+    row = {**wish.model_dump(), "key": idempotency_key, "asked_by": asked_by, "approved_by": approved_by}
     attempt = _one(connection, INSERT_ATTEMPT, row)["attempt_id"]
     with connection.transaction():
         # The order's row serialises everybody who wants money back for it, and every repeat of the same key.
         order = _order(connection, wish.order_id, lock="FOR UPDATE")
         first = find_refund(connection, idempotency_key)
-        refusal = None if first else refusal_of(wish, order, _policy(connection))
+        refusal = None if first else refusal_of(wish, order, _policy(connection), approved_by)
         refund = first or (None if refusal else Refund.model_validate(_one(connection, INSERT_REFUND, row)))
         _record_outcome(connection, attempt, wish, first, refund)
     if first and RefundWish(**first.model_dump(exclude={"refund_id"})) != wish:

@@ -31,7 +31,7 @@ def decide(order: Order, policy: Policy, reason: Reason, sku: str | None = None)
     )
 
 
-def refusal_of(wish: RefundWish, order: Order | None, policy: Policy) -> str | None:
+def refusal_of(wish: RefundWish, order: Order | None, policy: Policy, approved_by: str | None = None) -> str | None:
     """Why the till keeps its money for this wish, or None: the last look, whatever anybody decided before."""
     if order is None:
         return f"no order `{wish.order_id}`"
@@ -39,7 +39,9 @@ def refusal_of(wish: RefundWish, order: Order | None, policy: Policy) -> str | N
         return f"no item `{wish.sku}` in order `{wish.order_id}`"
     if wish.cents <= 0:
         return "a refund is a positive number of cents"
-    if wish.cents > policy.approval_above_cents:
+    if wish.cents > policy.max_refund_cents:
+        return f"more than {policy.max_refund_cents} cents is for the management to decide"
+    if wish.cents > policy.approval_above_cents and not approved_by:
         return f"above {policy.approval_above_cents} cents a colleague approves"
     if already_refunded(order, wish.reason, wish.sku):
         return "this was refunded already"

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from examples.support_desk.reading import Reading
-from examples.support_desk.records import Order, PolicyAnswer, Refund
+from examples.support_desk.records import Order, Refund
 
 
-def refunded(mail: Reading, refunds: Sequence[Refund], policy: Sequence[PolicyAnswer]) -> str:
+def refunded(mail: Reading, refunds: Sequence[Refund], denied: Sequence[str]) -> str:
     sums = ", ".join(f"{money(refund.cents)} for order {refund.order_id}" for refund in refunds)
-    rest = [answer for answer in policy if answer.needs_approval]
-    more = " The rest needs the consent of a colleague, who will write to you." if rest else ""
+    more = f" For the rest a colleague decided: {'; '.join(denied)}." if denied else ""
     return _letter(mail, f"we are sorry about that. You get {sums} back; it takes two to three days to arrive.{more}")
 
 

@@ -21,8 +21,19 @@ STYLES = {"refunded": "green", "refused": "yellow", "escalated": "magenta", "ans
 
 
 @dataclass(frozen=True, kw_only=True)
+class Said:
+    """One decision on one call, as the run's journal has it."""
+
+    approved: bool
+    by: str | None
+
+    def __str__(self) -> str:
+        return f"{'approved' if self.approved else 'rejected'} by {self.by or 'nobody'}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Line:
-    """One mail's run. `replayed` steps were recorded before the last take-over and not executed again after it."""
+    """One mail's run. `replayed` steps were recorded before its last segment and not executed again in it."""
 
     mail_id: str
     customer: str
@@ -34,6 +45,7 @@ class Line:
     segments: int
     executed_twice: tuple[str, ...] = ()
     taken_over_after_seconds: float | None = None
+    said: tuple[Said, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +54,8 @@ class Report:
     audit: Audit
     refunds_before_kill: int
     killed: bool
+    decided: int = 0
+    """Decisions that were made from outside."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,14 @@ class Check:
 
 def checks(report: Report) -> list[Check]:
     """What the demo promises, each with whether it holds."""
-    return [_completed(report), _killed(report), _nothing_again(report), _no_refund_twice(report), _promises(report)]
+    return [
+        _completed(report),
+        _killed(report),
+        _nothing_again(report),
+        _no_refund_twice(report),
+        _approved(report),
+        _promises(report),
+    ]
 
 
 def exit_code(found: Sequence[Check]) -> int:
@@ -107,6 +128,24 @@ def _no_refund_twice(report: Report) -> Check:
     return Check("no refund happened twice", not broken, "; ".join(broken) or counts)
 
 
+def _approved(report: Report) -> Check:
+    by_run = {line.run_id: line for line in report.lines}
+    broken: list[str] = []
+    for refund in report.audit.large:
+        line = by_run.get(refund.asked_by or "")
+        if Said(approved=True, by=refund.approved_by) not in (line.said if line else ()):
+            broken.append(f"order {refund.order_id} was paid above the limit, and nobody approved it")
+    on_record = sum(len(line.said) for line in report.lines)
+    if on_record != report.decided:
+        broken.append(f"{report.decided} decisions were made, {on_record} are on record")
+    evidence = "; ".join(f"{line.mail_id} {said}" for line in report.lines for said in line.said)
+    return Check(
+        "no refund above the limit without an approval, and every decision is on record",
+        not broken,
+        "; ".join(broken) or evidence or "no mail asked for one",
+    )
+
+
 def _promises(report: Report) -> Check:
     wrong = [
         f"{line.mail_id} promises {money(line.decision.refund_cents)}, the shop paid {money(paid)}"
@@ -119,8 +158,14 @@ def _promises(report: Report) -> Check:
 
 
 def _table(report: Report) -> Table:
-    table = Table(title="What became of the mails", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("mail", "customer", "decision"):
+    table = Table(
+        title="What became of the mails",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("mail", "customer", "decision", "approved"):
         table.add_column(name, no_wrap=True)
     for name in ("refund", "steps", "replayed", "take-over"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -136,6 +181,7 @@ def _cells(line: Line) -> list[str]:
         escape(line.mail_id),
         escape(line.customer),
         word,
+        escape(", ".join("yes" if said.approved else "no" for said in line.said)),
         money(decision.refund_cents) if decision and decision.refund_cents else "",
         str(line.executed),
         str(line.replayed) if line.replayed else "",

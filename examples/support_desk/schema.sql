@@ -53,10 +53,22 @@ CREATE TABLE shop.refunds (
     sku             text,                 -- null: the whole order
     cents           integer NOT NULL CHECK (cents > 0),
     reason          text NOT NULL REFERENCES shop.policy_reasons,
+    approved_by     text CHECK (approved_by <> ''),
     issued_at       timestamptz NOT NULL DEFAULT now(),
     FOREIGN KEY (order_id, sku) REFERENCES shop.order_items (order_id, sku)
 );
 CREATE INDEX ON shop.refunds (order_id);
+
+-- Whatever the programs in front of it believe: no large sum leaves the till without somebody's name on it.
+CREATE FUNCTION shop.refuse_unapproved() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.approved_by IS NULL AND NEW.cents > (SELECT approval_above_cents FROM shop.policy_limits) THEN
+        RAISE EXCEPTION 'a refund of % cents needs an approval', NEW.cents USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuse_unapproved BEFORE INSERT OR UPDATE ON shop.refunds
+    FOR EACH ROW EXECUTE FUNCTION shop.refuse_unapproved();
 
 -- Every knock at the door, also those that were refused, repeated, or cut off before they had an answer (outcome null).
 CREATE TABLE shop.refund_attempts (

@@ -31,6 +31,7 @@ class Seen:
     customers: list[Order] | None = None
     policy: list[PolicyAnswer] | None = None
     refunds: list[RefundAnswer] | None = None
+    denied: list[str] = field(default_factory=list[str])
     failed: list[str] = field(default_factory=list[str])
 
 
@@ -75,7 +76,7 @@ def next_turn(mail: Reading, seen: Seen) -> Turn:
         return Decision(action="answered", order_id=found[0].order_id, reply=replies.which_item(mail, found[0]))
     if seen.policy is None:
         return [ToolCallPart("check_policy", vars(claim)) for claim in claims]
-    return _settle(mail, seen.policy, seen.refunds)
+    return _settle(mail, seen.policy, seen.refunds, seen.denied)
 
 
 def _search(mail: Reading) -> Turn:
@@ -101,16 +102,18 @@ def _claims(mail: Reading, order: Order) -> list[Claim]:
     return [Claim(order.order_id, reason, item.sku) for item in mail.items(order.items, reason)]
 
 
-def _settle(mail: Reading, policy: list[PolicyAnswer], refunds: list[RefundAnswer] | None) -> Turn:
-    due = [answer for answer in policy if answer.due and not answer.needs_approval]
+def _settle(mail: Reading, policy: list[PolicyAnswer], refunds: list[RefundAnswer] | None, denied: list[str]) -> Turn:
+    due = [answer for answer in policy if answer.due]
     order_id = policy[0].order_id
-    if due and refunds is None:
+    if due and refunds is None and not denied:
         return [_refund_call(answer) for answer in due]
     issued = [answer.refund for answer in refunds or [] if answer.refund]
     if issued:
         total = sum(refund.cents for refund in issued)
-        reply = replies.refunded(mail, issued, policy)
+        reply = replies.refunded(mail, issued, denied)
         return Decision(action="refunded", order_id=issued[0].order_id, refund_cents=total, reply=reply)
+    if denied:
+        return Decision(action="refused", order_id=order_id, reply=replies.refused(mail, order_id, denied))
     if any(answer.needs_approval for answer in policy):
         return Decision(action="escalated", order_id=order_id, reply=replies.needs_approval(mail, order_id))
     why = [answer.why for answer in refunds or policy]
@@ -136,7 +139,8 @@ def _seen(messages: Sequence[ModelMessage]) -> Seen:
         customers=customers[0].orders if customers else None,
         policy=_answers(good, "check_policy", PolicyAnswer),
         refunds=_answers(good, "issue_refund", RefundAnswer),
-        failed=[part.tool_name for part in returns if part.outcome != "success"],
+        denied=[str(part.content) for part in returns if part.outcome == "denied"],
+        failed=[part.tool_name for part in returns if part.outcome not in ("success", "denied")],
     )
 
 
