@@ -1,0 +1,48 @@
+"""Bodies of runs that wait, for real workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from agentrun import Context, durable
+
+
+@durable("decide")
+async def decide(ctx: Context) -> str:
+    """Waits for an approval, and says whose it was."""
+    said = await ctx.approval("go on?")
+    return await ctx.step(_told, said.by or "nobody")
+
+
+@durable("fan-out")
+async def fan_out(ctx: Context, children: int, deadly: int, limit: int) -> list[int]:
+    """So many children, so many of which kill their worker's process the first time."""
+    every = children // deadly if deadly else children + 1
+    requests = [{"value": value, "deadly": value % every == every - 1} for value in range(children)]
+    return await ctx.gather(*[ctx.child("square", request) for request in requests], limit=limit)
+
+
+@durable("square")
+async def square(ctx: Context, value: int, deadly: bool) -> int:
+    if deadly and await ctx.step(_process) == os.getpid():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await ctx.step(_squared, value)
+
+
+@durable("short-sleep")
+async def short_sleep(ctx: Context, seconds: float) -> str:
+    await ctx.sleep(seconds)
+    return await ctx.step(_told, "rested")
+
+
+async def _process() -> int:
+    return os.getpid()
+
+
+async def _told(what: str) -> str:
+    return what
+
+
+async def _squared(value: int) -> int:
+    return value * value
