@@ -27,6 +27,7 @@ from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.store.schema import require_head
+from agentrun.store.troubles import explained
 
 log = logging.getLogger("agentrun.worker")
 
@@ -132,8 +133,13 @@ class Process:
             registry.load(self._settings.imports)
             require_head(self._settings.require_database())
             self._settings.require_broker()
-        except ConfigurationError as error:
-            raise SystemExit(f"agentrun: {error}") from None
+        except Exception as error:
+            trouble = error if isinstance(error, ConfigurationError) else explained(error)
+            if trouble is None:
+                # Celery would log what a signal's receiver raises, and go on as a worker that knows no kinds.
+                log.exception("a module of AGENTRUN_IMPORTS cannot be imported, or the database cannot be used")
+                raise SystemExit(1) from None
+            raise SystemExit(f"agentrun: {trouble}") from None
         self._shutdown = Shutdown()
 
     def _on_ready(self, sender: Any = None, **_: object) -> None:
