@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from agentrun import Client, Settings, Status
 from agentrun.broker import make_app
@@ -19,6 +20,9 @@ from agentrun.testing.nodes import Node
 from tests.processes.conftest import Look
 
 pytestmark = pytest.mark.processes
+
+PROMPTLY = 1.0
+"""Seconds; the sweep comes once a second, but nobody sends it here."""
 
 EVERYTHING = """
 SELECT md5(string_agg(r::text, '|' ORDER BY r.id)) FROM agentrun.runs r
@@ -93,3 +97,23 @@ def test_a_garbage_wake_is_one_log_line_and_nothing_else(
     assert look(EVERYTHING) == before
     assert client.wait(client.enqueue("noted", "still here"), timeout=10).status is Status.COMPLETED
     assert node.logs().count("Traceback") == 0
+
+
+def test_a_delayed_run_starts_when_it_is_due_and_no_early_wake_jumps_it(
+    client: Client, start: Callable[..., Node], look: Look, send: Callable[..., Any], redis: Redis
+) -> None:
+    """And of what waits, the most urgent goes first."""
+    urgency = {client.enqueue("noted", str(priority), priority=priority): priority for priority in (9, 6, 3, 0)}
+    node = start(concurrency=1)
+    delayed = client.enqueue("noted", "due", delay=3)
+    until(lambda: redis.hlen("unacked") == 1, 10)
+    for _ in range(3):
+        send(str(delayed))
+    until(lambda: node.logs().count(f"a wake for run {delayed} changed nothing: it is early") == 3)
+    assert client.wait(delayed, timeout=10).result == "due"
+    waited = "SELECT extract(epoch FROM started_at - created_at)::float FROM agentrun.runs WHERE id = %s"
+    assert 3 <= look.one(waited, (delayed,)) < 3 + PROMPTLY
+    assert client.status(delayed).epoch == 1
+    assert look.effects(delayed) == ["due"]
+    by_start = look("SELECT id FROM agentrun.runs WHERE id = ANY(%s) ORDER BY started_at", (list(urgency),))
+    assert [urgency[run_id] for (run_id,) in by_start] == [0, 3, 6, 9]
