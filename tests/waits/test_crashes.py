@@ -192,3 +192,68 @@ def test_a_chain_of_continuations_breaks_at_no_commit(client: Client, sweeps: Sw
             asked = connection.execute("SELECT id FROM agentrun.runs WHERE continued_from = %s", [story.run.id])
             (following,) = asked.fetchall()
         assert go(following["id"]).result == "the end", story
+
+
+def test_a_parent_hears_of_its_child_wherever_the_childs_process_dies(
+    client: Client, sweeps: Sweeps, go: Go, parked: Parked, publisher: RecordingPublisher
+) -> None:
+    """The child's answer may be lost with the connection: its parent is woken all the same."""
+    parents: dict[UUID, UUID] = {}
+
+    @durable("double")
+    async def double(ctx: Context, value: int) -> int:
+        return 2 * await ctx.step(_same, value)
+
+    @durable("parent")
+    async def parent(ctx: Context) -> int:
+        return await ctx.child("double", 4)
+
+    def start() -> UUID:
+        run_id = parked("parent")
+        (child,) = client.list(parent=run_id)
+        parents[child.id] = run_id
+        return child.id
+
+    for story in sweeps(start, _never_asked):
+        above = parents[story.run.id]
+        assert client.status(above).status is Status.QUEUED, story
+        if story.when is When.LOST:
+            assert publisher.causes(above)[-1] == "child", story
+        assert go(above).result == 8, story
+
+
+def test_a_chain_that_is_a_child_answers_its_parent_wherever_a_link_dies(
+    client: Client, sweeps: Sweeps, go: Go, parked: Parked
+) -> None:
+    parents: dict[UUID, UUID] = {}
+
+    @durable("link")
+    async def link(ctx: Context, left: int) -> str:
+        if left:
+            ctx.continue_as_new(left - 1)
+        return "the end"
+
+    @durable("parent")
+    async def parent(ctx: Context) -> str:
+        return await ctx.child("link", 1)
+
+    def start() -> UUID:
+        run_id = parked("parent")
+        (child,) = client.list(parent=run_id)
+        parents[child.id] = run_id
+        return child.id
+
+    for story in sweeps(start, _never_asked):
+        above = parents[story.run.id]
+        assert client.status(above).status is Status.WAITING, story
+        (last,) = client.list(parent=above, status="queued")
+        go(last.id)
+        assert go(above).result == "the end", story
+
+
+async def _same(value: int) -> int:
+    return value
+
+
+def _never_asked(run_id: UUID) -> None:
+    raise AssertionError(f"run {run_id} waits")
