@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,9 @@ from agentrun.core.wake import Wake
 from agentrun.settings import Settings
 
 log = logging.getLogger("agentrun.broker")
+
+LARGEST_BATCH = 500
+"""Wakes in one pipeline."""
 
 AWAY = (OperationalError, KombuError, RedisError, OSError)
 """What a broker that is away, full or restarting raises."""
@@ -47,9 +51,9 @@ class CeleryPublisher:
             if time.monotonic() < self._away_until:
                 return 0
             try:
-                for wake in wakes:
-                    self._send(wake)
-                    sent += 1
+                for batch in batched(wakes, LARGEST_BATCH):
+                    self._send_all(batch)
+                    sent += len(batch)
             except AWAY as error:
                 log.warning("a wake could not be sent (%s); the sweep will send it", type(error).__name__)
                 # While the broker is away, callers are not made to wait for it one by one.
@@ -92,6 +96,16 @@ class CeleryPublisher:
         with self._lock:
             self._drop()
         self._hints.close()
+
+    def _send_all(self, wakes: Sequence[Wake]) -> None:
+        """One by one, or many in one pipeline: of a batch that failed, nobody knows how much arrived."""
+        if len(wakes) == 1:
+            self._send(wakes[0])
+            return
+        producer: Any = self._ready()
+        with producer.batch(LARGEST_BATCH):
+            for wake in wakes:
+                self._send_once(wake)
 
     def _send(self, wake: Wake) -> None:
         """Send, and again where the connection turns out to be an old one: that shows at once, a silent broker not."""
@@ -170,3 +184,8 @@ def _bounded(settings: Settings) -> dict[str, Any]:
 def _wire_priority(settings: Settings, priority: int) -> int:
     """0 is the most urgent, as on Redis; AMQP counts the other way."""
     return priority if (settings.broker_url or "").startswith(REDIS_SCHEMES) else LEAST_URGENT - priority
+
+
+def batched(wakes: Sequence[Wake], size: int) -> Iterator[Sequence[Wake]]:
+    """`wakes` in slices of at most `size`."""
+    return (wakes[start : start + size] for start in range(0, len(wakes), size))

@@ -62,6 +62,7 @@ class Process:
         self._lock = threading.Lock()
         self._shutdown: Shutdown | None = None
         self._sweeping = threading.Lock()
+        self._hub: Any = None
 
     # ---- what the tasks do
 
@@ -83,6 +84,16 @@ class Process:
             # SystemExit of a cold shutdown or a time limit: the run goes back before this process dies.
             engine.release(run_id)
             raise
+        finally:
+            self._slot_is_free(engine)
+
+    def _slot_is_free(self, engine: Engine) -> None:
+        """Tell the consumer. With all slots taken it sleeps up to a second, and a pool thread that ends is no event."""
+        hub = self._hub
+        if hub is not None:
+            # Celery counts the slot as free only after the task has returned.
+            for pause in (0.002, 0.02):
+                engine.loop.call_soon_threadsafe(engine.loop.call_later, pause, hub.call_soon, _nothing)
 
     def sweep(self) -> dict[str, Any]:
         """One sweep; a second one in the same process at the same time is left out."""
@@ -144,6 +155,8 @@ class Process:
 
     def _on_ready(self, sender: Any = None, **_: object) -> None:
         pool = getattr(sender, "pool", None)
+        if type(pool).__module__.endswith(".thread"):
+            self._hub = getattr(sender, "hub", None)
         if pool is not None and type(pool).__module__.endswith("prefork"):
             return
         if pool is not None:
@@ -205,6 +218,10 @@ class Shutdown:
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         poll.poll()
+
+
+def _nothing() -> None:
+    """Wakes a loop up."""
 
 
 def _only_uuid(args: tuple[object, ...], kwargs: dict[str, object]) -> UUID | None:

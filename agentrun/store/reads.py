@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 
 from agentrun.core.codec import decode
 from agentrun.core.records import Event, Run, Step, Usage
-from agentrun.core.words import EventType, Reason, Status, StepStatus
+from agentrun.core.words import FINAL, EventType, Reason, Status, StepStatus
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
@@ -119,7 +119,7 @@ def _open_children() -> Statement:
     living = select(runs.c.id).join(parent, parent.c.id == runs.c.parent_id)
     orphans = living.where(
         runs.c.parent_id.is_not(None),
-        runs.c.finished_at.is_(None),
+        runs.c.status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
         runs.c.cancel_requested_at.is_(None),
         parent.c.status.in_(ended),
         runs.c.namespace == NAMESPACE,

@@ -138,7 +138,8 @@ Index("runs_deadline", runs.c.namespace, runs.c.deadline_at,
 Index("runs_failed", runs.c.namespace, runs.c.finished_at, postgresql_where=text("status = 'failed'"))
 Index("runs_created", runs.c.namespace, runs.c.created_at, runs.c.id)
 Index("runs_tags", runs.c.tags, postgresql_using="gin", postgresql_where=text("tags <> '{}'::text[]"))
-Index("runs_children", runs.c.parent_id, postgresql_where=text(f"parent_id IS NOT NULL AND {_OPEN}"))
+Index("runs_children", runs.c.namespace, runs.c.parent_id,
+      postgresql_where=text(f"parent_id IS NOT NULL AND {_OPEN}"))  # fmt: skip
 
 moves = Table(
     "moves",

@@ -145,7 +145,7 @@ def upgrade() -> None:
     op.create_index(
         "runs_children",
         "runs",
-        ["parent_id"],
+        ["namespace", "parent_id"],
         unique=False,
         schema="agentrun",
         postgresql_where=sa.text("parent_id IS NOT NULL AND status IN ('queued', 'running', 'waiting')"),
