@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 APP = "tests.processes.existing_app"
 BACKOFF = 6.0
+RUNS = 60
 
 
 @pytest.mark.settings(backoff_base_seconds=BACKOFF, backoff_max_seconds=BACKOFF)
@@ -55,6 +56,20 @@ def test_late_acks_and_a_short_visibility_timeout_give_one_execution_and_no_earl
 
 def _count(nodes: list[Node], line: str) -> int:
     return sum(node.logs().count(line) for node in nodes)
+
+
+def test_connections_made_before_a_fork_are_not_shared_by_the_children(
+    client: Client, start: Callable[..., Node], look: Look, sound: Callable[[], None]
+) -> None:
+    node = start(pool="prefork", concurrency=4, imports=["tests.processes.eager"])
+    client.enqueue_many("enqueuing", list(range(RUNS)))
+    look.done(2 * RUNS, 40)
+    told = look("SELECT what FROM effects ORDER BY what")
+    assert [what for (what,) in told] == sorted(f"by {number}" for number in range(RUNS))
+    assert look.one("SELECT count(DISTINCT by) FROM agentrun.moves WHERE type = 'claimed'") == 4
+    assert look.one("SELECT max(epoch) FROM agentrun.runs") == 1
+    assert "Traceback" not in node.logs()
+    sound()
 
 
 def test_a_lost_child_whose_wake_is_redelivered_at_once_costs_one_crash(

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+from redis import Redis
 
 from agentrun import Client
+from agentrun.testing import until
 from agentrun.testing.nodes import Node
 from tests.processes.conftest import Look
 
@@ -24,11 +26,13 @@ def test_a_thousand_runs_of_5_s_in_one_process_are_done_in_10_s_within_400_mb(
     client: Client,
     start: Callable[..., Node],
     look: Look,
+    redis: Redis,
     sound: Callable[[], None],
     record_property: Callable[[str, object], None],
 ) -> None:
     node = start(concurrency=RUNS)
     client.wait(client.enqueue("wait", 0.0), timeout=10)
+    keys = redis.dbsize()
     client.enqueue_many("wait", [WAITING] * RUNS)
     look.done(RUNS + 1, 40)
 
@@ -43,6 +47,7 @@ def test_a_thousand_runs_of_5_s_in_one_process_are_done_in_10_s_within_400_mb(
     assert together == RUNS
     assert took < WITHIN
     assert memory < MEGABYTES
+    until(lambda: redis.dbsize() <= keys, tell=lambda: redis.keys("*"))
 
 
 _FROM_FIRST_TO_LAST = """

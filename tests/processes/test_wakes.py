@@ -65,6 +65,21 @@ def test_one_uuid_published_20_times_to_4_slots_gives_one_segment(
     sound()
 
 
+def test_no_wake_is_trapped_behind_a_long_segment(
+    client: Client, start: Callable[..., Node], look: Look, tmp_path: Path
+) -> None:
+    busy, free = start(concurrency=1, wait=False), start(concurrency=1, wait=False)
+    for node in (busy, free):
+        node.container.wait_ready()
+    long = client.enqueue("gated", str(tmp_path / "gate"))
+    until(lambda: look.effects(long) == ["before"], 10)
+    for run_id in client.enqueue_many("noted", [str(number) for number in range(6)]):
+        assert client.wait(run_id, timeout=10).status is Status.COMPLETED
+    assert client.status(long).status is Status.RUNNING
+    (tmp_path / "gate").touch()
+    assert client.wait(long, timeout=10).result == "after"
+
+
 def test_a_garbage_wake_is_one_log_line_and_nothing_else(
     client: Client, start: Callable[..., Node], look: Look, send: Callable[..., Any]
 ) -> None:
