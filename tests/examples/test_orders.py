@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from examples.support_desk import orders, shop
-from examples.support_desk.audit import audit
+from examples.support_desk.audit import Large, audit
 from examples.support_desk.records import RefundAnswer, RefundWish
 from examples.support_desk.shop import Connection
 
@@ -84,6 +84,32 @@ def test_what_is_not_owed_is_refused_and_nothing_is_paid(connection: Connection,
     assert why in answer.why
     books = audit(connection)
     assert (books.refunds, books.attempts, books.refused) == (0, 1, 1)
+
+
+LAPTOP = RefundWish(order_id="SO-10407", cents=129900, reason="damaged")
+
+
+def test_what_somebody_approved_is_paid_above_the_limit_with_their_name_on_it(connection: Connection):
+    answer = orders.issue_refund(connection, LAPTOP, idempotency_key="k", asked_by="run-1", approved_by="mira")
+
+    assert answer.status == "issued"
+    assert audit(connection).large == (Large(order_id="SO-10407", approved_by="mira", asked_by="run-1"),)
+
+
+def test_no_approval_reaches_beyond_the_maximum(connection: Connection):
+    connection.execute("UPDATE shop.policy_limits SET max_refund_cents = 100000")
+
+    answer = orders.issue_refund(connection, LAPTOP, idempotency_key="k", approved_by="mira")
+    assert (answer.status, answer.why) == ("refused", "more than 100000 cents is for the management to decide")
+
+
+def test_the_database_itself_refuses_a_large_refund_without_a_name(connection: Connection):
+    with pytest.raises(psycopg.errors.CheckViolation, match="needs an approval"):
+        connection.execute(
+            "INSERT INTO shop.refunds (order_id, cents, reason, idempotency_key)"
+            " VALUES ('SO-10407', 129900, 'damaged', 'k')"
+        )
+    assert audit(connection).refunds == 0
 
 
 def test_an_order_is_never_paid_back_beyond_its_price(connection: Connection):

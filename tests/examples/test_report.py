@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from examples.support_desk.agent import Decision
-from examples.support_desk.audit import Audit
-from examples.support_desk.report import Line, Report, checks, exit_code, show
+from examples.support_desk.audit import Audit, Large
+from examples.support_desk.report import Line, Report, Said, checks, exit_code, show
 
 BOOKS = Audit(
     refunds=1,
@@ -43,6 +43,21 @@ CALM = Line(
     segments=1,
 )
 GOOD = Report(lines=[PAID, CALM], audit=BOOKS, refunds_before_kill=1, killed=True)
+UNAPPROVED = Large(order_id="SO-10407", approved_by=None, asked_by="run-1")
+APPROVED, REJECTED = Said(approved=True, by="mira"), Said(approved=False, by="mira")
+ASKED = replace(
+    GOOD,
+    lines=[replace(PAID, said=(APPROVED,)), CALM],
+    audit=replace(BOOKS, large=(replace(UNAPPROVED, approved_by="mira"),)),
+    decided=1,
+)
+
+
+def test_a_report_says_who_decided():
+    console = Console(record=True, width=140)
+
+    assert show(ASKED, console) == 0
+    assert "mail-01 approved by mira" in console.export_text()
 
 
 def test_a_good_report_exits_with_zero_and_shows_every_mail():
@@ -73,6 +88,10 @@ def test_a_good_report_exits_with_zero_and_shows_every_mail():
         (replace(GOOD, lines=[replace(PAID, executed_twice=("model:1",)), CALM]), "mail-01: model:1"),
         (replace(GOOD, audit=replace(BOOKS, doubled_orders=("SO-10401",))), "SO-10401 was paid twice"),
         (replace(GOOD, audit=replace(BOOKS, runs_that_asked_afresh=("run-1",))), "run-1 asked again"),
+        (replace(GOOD, audit=replace(BOOKS, large=(UNAPPROVED,))), "SO-10407 was paid above the limit"),
+        (replace(ASKED, lines=[PAID, CALM], decided=0), "SO-10407 was paid above the limit"),
+        (replace(ASKED, lines=[replace(PAID, said=(REJECTED,)), CALM]), "SO-10407 was paid above the limit"),
+        (replace(ASKED, decided=2), "2 decisions were made, 1 are on record"),
         (replace(GOOD, audit=replace(BOOKS, cents_by_run={})), "promises 89.90 EUR, the shop paid 0.00 EUR"),
     ],
 )

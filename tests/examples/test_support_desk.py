@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from pydantic_ai import AgentRunResult, models
-from pydantic_ai.exceptions import UnexpectedModelBehavior
+from pydantic_ai import AgentRunResult, RunContext, models
+from pydantic_ai.capabilities import HandleDeferredToolCalls, Hooks
+from pydantic_ai.exceptions import ApprovalRequired, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
-from examples.support_desk.agent import Decision, build_agent
+from examples.support_desk.agent import Decision, above_the_limit, build_agent
 from examples.support_desk.audit import audit
 from examples.support_desk.mails import Mail, read_mails
 from examples.support_desk.scripted import scripted_model
@@ -76,6 +79,23 @@ async def test_tools_of_one_turn_are_called_side_by_side():
     ]
 
 
+async def test_a_refund_that_was_denied_is_told_with_the_comment_and_pays_nothing(connection: Connection):
+    (mail,) = [mail for mail in read_mails() if mail.id == "mail-06"]
+
+    result = await decided(mail, ToolDenied("we have to see it first"))
+    assert result.output.action == "refused"
+    assert "we have to see it first" in result.output.reply
+    assert audit(connection).attempts == 0
+
+
+async def test_a_refund_that_was_approved_is_paid(connection: Connection):
+    (mail,) = [mail for mail in read_mails() if mail.id == "mail-06"]
+
+    result = await decided(mail, ToolApproved(), {"approved_by": "mira"})
+    assert (result.output.action, result.output.refund_cents) == ("refunded", 129900)
+    assert [refund.approved_by for refund in audit(connection).large] == ["mira"]
+
+
 async def test_an_unknown_order_number_is_asked_for_again():
     decision = await answer("SO-77777 is broken, please refund it")
 
@@ -134,6 +154,27 @@ async def test_a_model_that_promises_what_was_not_issued_must_think_again(connec
     with pytest.raises(UnexpectedModelBehavior):
         await build_agent(replay([lie] * 5)).run("refund me")
     assert audit(connection).attempts == 0
+
+
+async def decided(
+    mail: Mail, decision: ToolApproved | ToolDenied, told: dict[str, Any] | None = None
+) -> AgentRunResult[Decision]:
+    """The agent where every refund above the limit is asked for, and decided like this."""
+
+    async def decide(ctx: RunContext[None], requests: DeferredToolRequests) -> DeferredToolResults:
+        ids = [call.tool_call_id for call in requests.approvals]
+        return DeferredToolResults(approvals=dict.fromkeys(ids, decision), metadata=dict.fromkeys(ids, told or {}))
+
+    asking: Hooks[None] = Hooks()
+
+    @asking.on.before_tool_execute
+    async def ask(ctx: RunContext[None], *, call: ToolCallPart, tool_def: Any, args: dict[str, Any]) -> dict[str, Any]:
+        if call.tool_name == "issue_refund" and above_the_limit(args["cents"]) and not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return args
+
+    agent = build_agent(scripted_model())
+    return await agent.run(mail.as_prompt(), capabilities=[asking, HandleDeferredToolCalls(handler=decide)])
 
 
 def replay(turns: Sequence[list[ToolCallPart]], then: FunctionModel | None = None) -> FunctionModel:
