@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from agentrun.core.codec import decode, digest
-from agentrun.core.errors import StepFailed, WaitExpired
+from agentrun.core.errors import NonDeterminism, StepFailed, WaitExpired
 from agentrun.core.failures import Failure
 from agentrun.core.outcome import LeaseLost, Parked
 from agentrun.core.wake import Wake
@@ -83,6 +83,8 @@ class Waits:
                 return decoded(there["result"])
             raise _as_raised(recorded_failure(spec, there))
         row = (await self._known()).get(spec.key)
+        if row is not None:
+            _same_wait(spec, row)
         if row is None or row["status"] == WaitStatus.OPEN:
             row = await self._looked_up(spec, row)
         if row["status"] == WaitStatus.OPEN:
@@ -193,6 +195,12 @@ class Waits:
 
 
 _EXPIRED = "agentrun.WaitExpired"
+
+
+def _same_wait(spec: WaitSpec, row: Mapping[str, Any]) -> None:
+    """Raises NonDeterminism where the key's wait is another: its answer is none to this one."""
+    if (row["kind"], row["name"]) != (str(spec.waits_for), spec.name):
+        raise NonDeterminism(spec.key, f"{row['kind']} `{row['name']}`", f"{spec.waits_for} `{spec.name}`")
 
 
 def wait_id(run_id: UUID, key: str) -> UUID:
