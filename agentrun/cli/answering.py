@@ -162,6 +162,8 @@ def _answer_with(row: Mapping[str, Any]) -> str:
             return f"agentrun approve|reject {run_id} --key '{row['step_key']}'"
         case "input":
             return f"agentrun input {run_id} --key '{row['step_key']}'"
+        case _ if row["webhook"]:
+            return "a call with its token"
         case _:
             return f"agentrun signal {run_id} {row['name']}"
 

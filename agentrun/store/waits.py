@@ -227,6 +227,7 @@ def _inbox() -> Statement:
         waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.kind, waits.c.name, waits.c.asks, waits.c.asks_digest,
         waits.c.role, waits.c.due_at, waits.c.created_at, runs.c.kind.label("run_kind"), runs.c.owner,
         func.extract("epoch", now() - waits.c.created_at).label("age"),
+        waits.c.token_digest.is_not(None).label("webhook"),
     )  # fmt: skip
     people = waits.c.kind.in_([word(WaitKind.APPROVAL), word(WaitKind.INPUT), word(WaitKind.SIGNAL)])
     filters = (

@@ -49,6 +49,10 @@ def waiting(client: Client, engine: Engine) -> Waiting:
     async def listen(ctx: Context) -> Any:
         return await ctx.signal("go")
 
+    @durable("call-me")
+    async def call_me(ctx: Context) -> Any:
+        return await (await ctx.webhook()).wait()
+
     @durable("two")
     async def two(ctx: Context) -> list[Any]:
         asked = [ctx.input(name, schema={"type": "integer"}) for name in ("first", "second")]
@@ -90,6 +94,13 @@ def test_the_inbox_lists_what_waits_oldest_first_with_the_command_that_answers(c
     shown = " ".join(cli("inbox").out.split())
     assert "refund?" in shown
     assert "boss" in shown
+
+
+def test_what_only_a_token_answers_is_listed_as_such(cli: Cli, waiting: Waiting) -> None:
+    run_id = waiting("call-me")
+    shown = cli("inbox").out
+    assert f"agentrun signal {run_id}" not in " ".join(shown.split())
+    assert "token" in shown
 
 
 def test_approving_records_who_and_why_and_is_done_once(
