@@ -67,13 +67,12 @@ class Answers:
     ) -> Run:
         """Approve or reject what a run asks. Single-use; bound to `digest` where one is given.
 
-        Raises NotFound, Forbidden (scope, role, four eyes), NotAllowed (nothing waits for a decision), InvalidRequest
+        Raises NotFound, Forbidden (scope, four eyes), NotAllowed (nothing waits for a decision), InvalidRequest
         (several do and `key` names none), AlreadyDecided, InvalidAnswer (edits that are not permitted).
         """
         run = self._commands.unchecked(run_id)
         actor = require(self._commands.actor or by, Scope.APPROVE, run)
         row = self._one(run, WaitKind.APPROVAL, key)
-        self._asked(by, row)
         asks = decode(row["asks"])
         if approved and asks.get("four_eyes") and run.owner == actor:
             raise Forbidden(f"`{actor}` started run `{run_id}` and cannot approve it: somebody else has to")
@@ -102,7 +101,6 @@ class Answers:
         run = self._commands.unchecked(run_id)
         actor = require(self._commands.actor or by, Scope.INPUT, run)
         row = self._one(run, WaitKind.INPUT, key)
-        self._asked(by, row)
         fits(data, decode(row["asks"])["schema"])
         said = {"key": row["step_key"], "kind": "input"}
         return self._resolved(run, row, data, by=actor, comment=None, digest=digest, said=said, wake=wake)
@@ -223,12 +221,6 @@ class Answers:
                 f"run `{run.id}` waits for {len(rows)} answers of kind {kind}; name one by key: {keys}"
             )
         return rows[0]
-
-    def _asked(self, by: Actor | str, row: Row) -> None:
-        """Raises Forbidden where somebody else is asked: the wait is addressed to a role that the actor has not."""
-        actor = self._commands.actor or by
-        if isinstance(actor, Actor) and row["role"] is not None and row["role"] not in actor.roles:
-            raise Forbidden(f"`{actor.id}` is not asked: run `{row['run_id']}` waits for the role `{row['role']}`")
 
     def _text(self, value: Any) -> str:
         limit = self._commands.settings.max_result_bytes
