@@ -7,12 +7,15 @@ cannot be recorded releases nothing; of two at once, one wins and the other hear
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 from uuid import UUID
 
 from jsonschema.exceptions import SchemaError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from agentrun.core.actors import Actor, Scope, require
 from agentrun.core.codec import decode, encode, within
@@ -251,9 +254,12 @@ def fits(data: Any, schema: Mapping[str, Any]) -> None:
     try:
         checks = validators.validator_for(schema)
         checks.check_schema(schema)
-        problem: Any = leading(checks(schema, format_checker=checks.FORMAT_CHECKER).iter_errors(data))
-    except SchemaError as error:
-        raise InvalidAnswer(f"the wait's schema is no JSON schema: {error.message}") from None
+        # A registry of its own: a schema must not make this process fetch what it refers to.
+        checking = checks(schema, format_checker=checks.FORMAT_CHECKER, registry=Registry())
+        problem: Any = leading(checking.iter_errors(data))
+    except (SchemaError, Unresolvable, re.error) as error:
+        said = error.message if isinstance(error, SchemaError) else str(error)
+        raise InvalidAnswer(f"the wait's schema is no JSON schema: {said}; its run has to ask anew") from None
     if problem is not None:
         where = ".".join(str(part) for part in problem.absolute_path) or "it"
         raise InvalidAnswer(f"the data does not fit: {where} breaks `{problem.validator}`; nothing was recorded")

@@ -243,7 +243,7 @@ def _inbox() -> Statement:
 
 
 def _escalate() -> Statement:
-    """Nobody of the role answered in time: another role is asked. Refuses: answered meanwhile."""
+    """Nobody of the role answered in time: another role is asked, and told. Refuses: answered meanwhile."""
     escalated = (
         update(waits)
         .where(waits.c.id == WAIT_ID, OPEN, waits.c.due_at <= now())
@@ -251,6 +251,7 @@ def _escalate() -> Statement:
             role=param("role", Text),
             due_at=now() + seconds(param("due_in", Double)),
             on_expiry=param("on_expiry", JSON),
+            remind_at=now(),
         )
         .returning(waits.c.id, waits.c.run_id)
     )

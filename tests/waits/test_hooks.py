@@ -134,6 +134,21 @@ def test_reminders_come_in_rounds_until_somebody_answers(
     assert heard == [1, 2, 3]
 
 
+def test_who_is_asked_instead_is_told(client: Client, parked: Parked, sweep: Callable[[], Any], travel: Travel) -> None:
+    @durable("escalates")
+    async def escalates(ctx: Context) -> bool:
+        return bool(await ctx.approval("sure?", role="clerk", expires=60, on_expiry="escalate", escalate_to="boss"))
+
+    heard: list[Any] = []
+    on_waiting(lambda data: heard.append((data["role"], data["round"])), name="hears")
+    run_id = parked("escalates")
+    sweep()
+    travel.past_due(run_id)
+    sweep()
+    sweep()
+    assert heard == [("clerk", 1), ("boss", 2)]
+
+
 def test_nobody_is_told_of_what_was_answered_before(
     client: Client, parked: Parked, go: Go, sweep: Callable[[], Any]
 ) -> None:

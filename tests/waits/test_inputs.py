@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from agentrun import Client, Context, durable
 from agentrun.core.errors import AlreadyDecided, InvalidAnswer, WaitExpired
+from agentrun.runtime.answers import fits
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked, Travel
 
@@ -145,3 +146,13 @@ def test_an_input_that_nobody_gives_is_put_to_another_role_and_then_fails(
     travel.past_due(run_id)
     sweep()
     assert go(run_id).result == "expired"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "no such type"}, {"$ref": "#/nowhere"}, {"$ref": "http://127.0.0.1:9/x"}, {"pattern": "("}],
+    ids=["type", "nowhere", "elsewhere", "pattern"],
+)
+def test_a_schema_that_is_none_is_said_to_be_so_and_fetches_nothing(schema: dict[str, Any]) -> None:
+    with pytest.raises(InvalidAnswer, match="no JSON schema"):
+        fits("text", schema)
