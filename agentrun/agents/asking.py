@@ -19,6 +19,7 @@ from agentrun.agents.approvals import ALWAYS, Approval, as_approval, asked
 from agentrun.agents.effects import declared_by, function_of
 from agentrun.agents.scope import Scope
 from agentrun.core.codec import decode, encode
+from agentrun.core.errors import BodyError
 from agentrun.core.outcome import Parked, StopSegment
 from agentrun.core.words import Effect, StepKind, WaitKind
 from agentrun.runtime.stepspec import StepSpec
@@ -149,14 +150,32 @@ class Question:
         name = self.call.tool_name
         if name in self.scope.approvals:
             return self.scope.approvals[name]
-        manager = self.ctx.tool_manager
-        function = function_of((manager.tools or {}).get(name)) if manager is not None else None
-        own = declared_by(function) if function is not None else None
-        return as_approval(own.approval) if own is not None else None
+        return declared_approval(self.ctx, name)
 
     def _parameters(self) -> dict[str, Any]:
         known = self.ctx.tools.get(self.call.tool_name)
         return known.parameters_json_schema if known is not None else {"type": "object"}
+
+
+def declared_approval(ctx: RunContext[Any], name: str) -> Approval | None:
+    """What the tool declares itself."""
+    manager = ctx.tool_manager
+    tool: Any = (manager.tools or {}).get(name) if manager is not None else None
+    while hasattr(tool, "source_tool"):
+        # Toolsets that hold others wrap their tools.
+        tool = tool.source_tool
+    function = function_of(tool)
+    own = declared_by(function) if function is not None else None
+    return as_approval(own.approval) if own is not None else None
+
+
+def refuse_unasked(ctx: RunContext[Any], name: str) -> None:
+    """Raises BodyError for a tool that declares an approval, where no run can park."""
+    if declared_approval(ctx, name) is not None:
+        raise BodyError(
+            f"tool `{name}` waits for an approval, and nobody can be asked inside a non-idempotent write, which is one "
+            "step with all that happens in it; it was not called. Run its agent in a tool that may be repeated"
+        )
 
 
 def edits_schema(tool: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,11 +24,12 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset
 
-from agentrun.agents.asking import decided
+from agentrun.agents.asking import decided, refuse_unasked
 from agentrun.agents.backend import StepBackend, started_at
 from agentrun.agents.scope import CALLED, SCOPE, scoped
 from agentrun.agents.toolsets import Journaling
 from agentrun.core.errors import InvalidResult
+from agentrun.runtime.current import CURRENT
 
 DepsT = TypeVar("DepsT")
 
@@ -104,7 +105,9 @@ class AgentrunDurability(BaseDurabilityCapability[DepsT]):
         args: dict[str, Any],
         handler: WrapToolExecuteHandler,
     ) -> Any:
-        """Remember the name by which the model called."""
+        """Remember the name by which the model called. Nobody can be asked inside a write that is one step."""
+        if SCOPE.get() is None and CURRENT.get() is not None and not ctx.tool_call_approved:
+            refuse_unasked(ctx, call.tool_name)
         token = CALLED.set(call.tool_name)
         try:
             return await handler(args)

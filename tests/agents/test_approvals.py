@@ -12,7 +12,7 @@ from pydantic_ai.exceptions import ApprovalRequired
 from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 
 from agentrun import Client, Effect, Run, Status, current_step, effect
-from agentrun.agents import Approval, register_agent
+from agentrun.agents import Approval, register_agent, run_agent
 from agentrun.core.errors import AlreadyDecided, ConfigurationError, Forbidden, InvalidAnswer
 from tests.agents.conftest import Script, Turn, Ward
 
@@ -302,9 +302,8 @@ def test_the_operators_word_replaces_the_tools_own(client: Client, ward: Ward, s
 
 
 def test_what_the_author_marked_for_pydantic_ai_waits_the_same(client: Client, ward: Ward, shop: Shop) -> None:
-    look, pay = shop.tools()
-    tools = [look, Tool(pay, requires_approval=True)]
-    run, _ = started(client, ward, ONE, tools, approvals={"pay": Approval(role="finance")})
+    look, pay = shop.tools(approval=Approval(role="finance"))
+    run, _ = started(client, ward, ONE, [look, Tool(pay, requires_approval=True)])
     assert [wait["role"] for wait in client.waits(run.id)] == ["finance"]
     client.approve(run.id, by="eve")
     assert (ward.run(run.id).status, shop.paid) == (Status.COMPLETED, [100])
@@ -353,3 +352,34 @@ def test_a_preview_that_fails_says_so_and_breaks_nothing(client: Client, ward: W
     assert asks(client, run.id)[ONLY]["preview"] == {"failed": "LookupError"}
     client.approve(run.id, by="eve")
     assert (ward.run(run.id).status, shop.paid) == (Status.COMPLETED, [100])
+
+
+# ---- agents inside tools
+
+
+def delegating(shop: Shop, effect_of_outer: Effect) -> Any:
+    inner = Agent(Script(ONE).model, name="inner", tools=shop.tools(approval=True))
+
+    @effect(effect_of_outer)
+    async def ask_colleague(ctx: RunContext[None]) -> str:
+        return (await run_agent(ctx, inner, "go")).output
+
+    return ask_colleague
+
+
+OUTER: list[Turn] = [[("ask_colleague", {})], "all done"]
+
+
+def test_an_agent_inside_a_tool_that_may_be_repeated_asks_too(client: Client, ward: Ward, shop: Shop) -> None:
+    run, _ = started(client, ward, OUTER, [delegating(shop, Effect.READ_ONLY)])
+    assert (run.status, shop.paid) == (Status.WAITING, [])
+    client.approve(run.id, by="eve")
+    run = ward.run(run.id)
+    assert (run.status, run.result, shop.paid) == (Status.COMPLETED, "all done", [100])
+
+
+def test_an_agent_inside_a_non_idempotent_write_does_not_skip_the_question(
+    client: Client, ward: Ward, shop: Shop
+) -> None:
+    run, _ = started(client, ward, OUTER, [delegating(shop, Effect.NON_IDEMPOTENT_WRITE)])
+    assert (run.status, shop.paid) == (Status.FAILED, [])
