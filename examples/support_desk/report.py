@@ -165,7 +165,7 @@ def _table(report: Report) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for name in ("mail", "customer", "decision", "consent"):
+    for name in ("mail", "customer", "decision", "asked"):
         table.add_column(name, no_wrap=True)
     for name in ("refund", "steps", "replayed", "take-over"):
         table.add_column(name, justify="right", no_wrap=True)
