@@ -194,7 +194,13 @@ class Context(WaitingVerbs):
         `limit` bounds how many run at once; a branch that waits keeps its place. With `wait_all`, all of them end
         before the first failure (in order) is raised; with `fail_fast`, the first failure ends the others' work.
         """
-        return await gathered(awaitables, limit=limit, fail_fast=on_failure == "fail_fast")
+        waiting = len(self.waits.waiting_on)
+        try:
+            return await gathered(awaitables, limit=limit, fail_fast=on_failure == "fail_fast")
+        except Exception:
+            # Only fail_fast raises over branches that wait: they are left, and must not make the run park for them.
+            del self.waits.waiting_on[waiting:]
+            raise
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """The time, recorded at the first pass: the same at every replay."""

@@ -52,8 +52,13 @@ Children = Callable[[UUID], list[UUID]]
 
 @pytest.fixture
 def living(client: Client) -> Children:
-    """The children that have not ended, oldest first."""
+    """The children that have not ended. Born in one commit they are of one age: their order says nothing."""
     return lambda run_id: [run.id for run in reversed(client.list(parent=run_id)) if not run.status.final]
+
+
+def _asked(client: Client, run_id: UUID, request: int) -> UUID:
+    (child,) = [run.id for run in client.list(parent=run_id) if run.request == request]
+    return child
 
 
 def test_results_come_in_the_order_of_the_calls_whatever_ends_first(
@@ -91,7 +96,7 @@ def test_with_wait_all_the_others_end_before_the_failure_is_raised(
     client: Client, parked: Parked, go: Go, living: Children
 ) -> None:
     run_id = parked("all", {"values": [1, -1, 2]})
-    first, bad, last = living(run_id)
+    first, bad, last = (_asked(client, run_id, value) for value in (1, -1, 2))
     go(bad)
     assert go(run_id).status is Status.WAITING
     go(first)
@@ -104,7 +109,8 @@ def test_with_fail_fast_the_first_failure_is_raised_at_once(
     client: Client, parked: Parked, go: Go, living: Children
 ) -> None:
     run_id = parked("all", {"values": [1, -1, 2], "on_failure": "fail_fast"})
-    go(living(run_id)[1])
+    go(_asked(client, run_id, -1))
+
     assert go(run_id).result.startswith("failed: child")
 
 
@@ -223,7 +229,7 @@ def test_a_child_that_is_started_is_waited_for_later_or_never(client: Client, go
 
     run_id = client.enqueue("spawns")
     assert go(run_id).status is Status.WAITING
-    first, other = living(run_id)
+    first, other = _asked(client, run_id, 1), _asked(client, run_id, 2)
     go(first)
     run = go(run_id)
     assert (run.status, run.result) == (Status.COMPLETED, 10)
