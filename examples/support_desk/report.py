@@ -167,7 +167,7 @@ def _table(report: Report) -> Table:
     )
     for name in ("mail", "customer", "decision", "asked"):
         table.add_column(name, no_wrap=True)
-    for name in ("refund", "steps", "replayed", "take-over"):
+    for name in ("EUR", "steps", "replayed", "take-over"):
         table.add_column(name, justify="right", no_wrap=True)
     for line in report.lines:
         table.add_row(*_cells(line))
@@ -182,7 +182,7 @@ def _cells(line: Line) -> list[str]:
         escape(line.customer),
         word,
         escape(", ".join("yes" if said.approved else "no" for said in line.said)),
-        money(decision.refund_cents) if decision and decision.refund_cents else "",
+        f"{decision.refund_cents / 100:,.2f}" if decision and decision.refund_cents else "",
         str(line.executed),
         str(line.replayed) if line.replayed else "",
         "" if after is None else f"{after:.1f} s",
