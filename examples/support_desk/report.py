@@ -167,7 +167,7 @@ def _table(report: Report) -> Table:
     )
     for name in ("mail", "customer", "decision", "asked"):
         table.add_column(name, no_wrap=True)
-    for name in ("EUR", "steps", "replayed", "take-over"):
+    for name in ("EUR", "steps", "replayed", "takeover"):
         table.add_column(name, justify="right", no_wrap=True)
     for line in report.lines:
         table.add_row(*_cells(line))
