@@ -44,6 +44,12 @@ class Options:
     lease_seconds: float | None = None
     retries: Retries = ONCE
 
+    def overrides(self) -> dict[str, float]:
+        """What is not left to the settings, in numbers and seconds."""
+        timeout = self.timeout.total_seconds() if self.timeout is not None else None
+        said = {"max_requeues": self.max_requeues, "lease_seconds": self.lease_seconds, "timeout": timeout}
+        return {name: value for name, value in said.items() if value is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -126,6 +132,10 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         """All registered names, sorted."""
         return tuple(sorted(self._kinds))
+
+    def overrides(self) -> dict[str, dict[str, float]]:
+        """What kinds override of the settings, for claims: the producer of a run may not have known its kind."""
+        return {name: said for name, kind in self._kinds.items() if (said := kind.options.overrides())}
 
     def load(self, modules: tuple[str, ...]) -> None:
         """Import the modules that register kinds. Raises ConfigurationError naming the one that cannot be."""

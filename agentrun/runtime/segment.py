@@ -107,6 +107,7 @@ async def _claim(engine: Engine, run_id: UUID, owner: str) -> Mapping[str, Any] 
         "run_id": run_id,
         "namespace": engine.settings.namespace,
         "kinds": list(engine.registry.names()),
+        "options": json.dumps(engine.registry.overrides()),
         "lease": engine.settings.lease_seconds,
         "by": owner,
         "data": json.dumps({"claim": token}),

@@ -12,8 +12,10 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Double,
+    Integer,
     Text,
     and_,
+    cast,
     exists,
     func,
     insert,
@@ -24,8 +26,9 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 from sqlalchemy.sql.selectable import CTE
+from sqlalchemy.types import TypeEngine
 
 from agentrun.core import moves as legal
 from agentrun.core.words import FINAL, Effect, EventType, Reason, Status, StepStatus, WaitStatus
@@ -85,8 +88,18 @@ def _redo_failed_steps(moved: CTE) -> CTE:
 _NOT_CANCELLED = runs.c.cancel_requested_at.is_(None)
 
 
+def _of_kind(name: str, as_type: type[TypeEngine[Any]]) -> ColumnElement[Any]:
+    """What the claiming process's kind overrides: a producer that knows no kinds could not store it."""
+    own = param("options", JSONB).op("->")(runs.c.kind)
+    return cast(own.op("->>")(word(name)), as_type)
+
+
 def _claim() -> Statement:
-    """Refuses: not queued, not due yet, another namespace, or a kind that is not known here."""
+    """Refuses: not queued, not due yet, another namespace, or a kind that is not known here.
+
+    What the run's producer did not say, its kind's options say from now on.
+    """
+    lease = func.coalesce(runs.c.lease_seconds, _of_kind("lease_seconds", Double))
     row = moved(
         legal.CLAIM,
         Status.RUNNING,
@@ -96,7 +109,10 @@ def _claim() -> Statement:
         returning=CLAIMED_COLUMNS,
         epoch=runs.c.epoch + number(1),
         claimed_by=BY,
-        lease_expires_at=now() + seconds(LEASE),
+        lease_expires_at=now() + seconds(func.coalesce(lease, param("lease", Double))),
+        lease_seconds=lease,
+        max_requeues=func.coalesce(runs.c.max_requeues, _of_kind("max_requeues", Integer)),
+        deadline_at=func.coalesce(runs.c.deadline_at, runs.c.created_at + seconds(_of_kind("timeout", Double))),
         claimed_at=now(),
         started_at=func.coalesce(runs.c.started_at, now()),
     )

@@ -98,6 +98,7 @@ class Rows:
             "run_ids": [run_id],
             "namespace": self.namespace,
             "kinds": [KIND],
+            "options": None,
             "epoch": 1,
             "lease": LEASE,
             "by": OWNER,

@@ -117,7 +117,7 @@ def one_run(database: Database, status: str) -> dict[str, Any]:
     with database.connection() as connection:
         row = connection.execute("SELECT id FROM agentrun.runs WHERE status = %s LIMIT 1", [status]).fetchone()
     assert row is not None
-    return {"run_id": row["id"], "run_ids": [row["id"]], "by": "worker:test:1", "lease": 30.0}
+    return {"run_id": row["id"], "run_ids": [row["id"]], "by": "worker:test:1", "lease": 30.0, "options": None}
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom plan", "generic plan"])
