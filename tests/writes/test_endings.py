@@ -10,8 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from agentrun import Client, Context, Reason, Status, SyncContext, durable
+from agentrun import Client, Context, Reason, Settings, Status, SyncContext, durable
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.kinds import Registry
 from agentrun.store import journal
 from agentrun.store.database import Database
 from agentrun.store.writer import Write
@@ -154,3 +155,26 @@ def test_user_code_that_cancels_itself_has_failed(client: Client, engine: Engine
     assert engine.run(run_id).outcome == "failed"
     assert client.status(run_id).reason is Reason.NOT_RETRYABLE
     assert [step.status for step in client.steps(run_id)] == (["started"] if where == "write" else [])
+
+
+@pytest.mark.settings(max_requeues=9)
+def test_a_kinds_options_hold_for_runs_whose_producer_does_not_know_it(
+    client: Client, engine: Engine, settings: Settings
+) -> None:
+    """Names and JSON are enough for a producer; what the kind overrides, whoever claims it knows."""
+
+    @durable("strict", max_requeues=0, lease_seconds=5.0, timeout=3600)
+    async def strict(ctx: Context) -> None:
+        raise ConnectionError("not now")
+
+    with Client(settings=settings, kinds=Registry()) as stranger:
+        theirs = stranger.enqueue("strict")
+        asked_for = stranger.enqueue("strict", deadline=60)
+    ours = client.enqueue("strict")
+    for run_id in (theirs, ours, asked_for):
+        assert engine.run(run_id).outcome == "failed"
+        run = client.status(run_id)
+        assert run.reason is Reason.RETRIES_EXHAUSTED
+        assert run.deadline_at is not None
+        lasts = 60 if run_id == asked_for else 3600
+        assert abs((run.deadline_at - run.created_at).total_seconds() - lasts) < 1

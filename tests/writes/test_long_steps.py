@@ -1,0 +1,41 @@
+"""A step that takes ten times as long as the lease is not taken over: whatever it is made of, it runs once."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import pytest
+
+from agentrun import Client, Settings, Status
+from agentrun.testing.nodes import Node
+from tests.writes.conftest import Look
+
+LEASE = 1.2
+KINDS = {"long-async": "async", "long-thread": "thread", "long-cpu": "cpu"}
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.settings(lease_seconds=LEASE, heartbeat_seconds=0.2, sweep_seconds=0.5)
+def test_a_healthy_step_of_ten_leases_runs_once_and_renews_its_lease(
+    client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look, settings: Settings
+) -> None:
+    """Asynchronous, in a thread, pure computation, a model call; all side by side, with a second worker waiting."""
+    imports, kinds = [], dict(KINDS)
+    if importlib.util.find_spec("pydantic_ai") is not None:
+        imports.append("tests.bodies.slow_model")
+        kinds["slow-model"] = "model"
+    start(imports=imports)
+    beat()
+    runs = {kind: client.enqueue(kind, 10 * settings.lease_seconds) for kind in kinds if kind != "slow-model"}
+    if "slow-model" in kinds:
+        runs["slow-model"] = client.enqueue("slow-model", f"take {10 * settings.lease_seconds} s")
+    start(imports=imports)
+    for kind, run_id in runs.items():
+        run = client.wait(run_id, timeout=60)
+        assert (kind, run.status, run.epoch, run.crash_count) == (kind, Status.COMPLETED, 1, 0)
+        assert look.effects(run_id) == [kinds[kind]]
+        assert run.started_at is not None
+        assert run.finished_at is not None
+        assert (run.finished_at - run.started_at).total_seconds() >= 10 * settings.lease_seconds

@@ -1,0 +1,114 @@
+"""Any number of sweepers at once, cut off in the middle: each expired run is recovered once, nothing else moves."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from uuid import UUID
+
+import pytest
+
+from agentrun.core.errors import AgentrunError
+from agentrun.core.words import Status
+from agentrun.embedded.postgres import StopMode
+from agentrun.runtime.upkeep import Sweep
+from agentrun.settings import Settings
+from agentrun.store.database import Database
+from agentrun.testing import RecordingPublisher, until
+from agentrun.testing.rows import Rows
+from agentrun.testing.servers import Servers
+from tests.writes.conftest import Look
+
+SWEEPERS = 4
+
+
+@pytest.fixture
+def rows(database: Database) -> Rows:
+    return Rows(database)
+
+
+def expired(rows: Rows, count: int) -> list[UUID]:
+    ids = [rows.running() for _ in range(count)]
+    for run_id in ids:
+        rows.expire_lease(run_id)
+    return ids
+
+
+def told(look: Look) -> Counter[str]:
+    moves = look("SELECT type, count(*) AS times FROM agentrun.moves GROUP BY 1")
+    return Counter({row["type"]: row["times"] for row in moves})
+
+
+def test_many_sweepers_recover_each_expired_run_once(
+    settings: Settings, database: Database, publisher: RecordingPublisher, rows: Rows, look: Look
+) -> None:
+    ids = expired(rows, 30)
+    start = threading.Barrier(SWEEPERS)
+    found: list[int] = []
+
+    def sweep() -> None:
+        start.wait(10)
+        found.extend(Sweep(settings, database, publisher, by="sweep:test").run().requeued for _ in range(3))
+
+    threads = [threading.Thread(target=sweep) for _ in range(SWEEPERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(found) == len(ids)
+    assert told(look) == Counter(claimed=30, lease_lost=30, reaped=30)
+    assert {(row["crash_count"], row["requeue_count"]) for row in look("SELECT * FROM agentrun.runs")} == {(1, 1)}
+    assert {wake.run_id for wake in publisher.wakes if wake.cause == "reap"} == set(ids)
+
+
+def test_a_sweep_leaves_alone_what_does_not_run(
+    settings: Settings, database: Database, publisher: RecordingPublisher, rows: Rows, look: Look
+) -> None:
+    """However old it is: waiting, queued for later, final, and running with a lease."""
+    ids = [rows.run(status) for status in Status] + [rows.queued()]
+    look("UPDATE agentrun.runs SET due_at = now() + interval '1 h' WHERE status = 'queued'")
+    look("UPDATE agentrun.runs SET created_at = now() - interval '1 y', started_at = now() - interval '1 y'")
+    before = [rows.stored(run_id) for run_id in ids]
+    for _ in range(3):
+        Sweep(settings, database, publisher, by="sweep:test").run()
+    assert [rows.stored(run_id) for run_id in ids] == before
+    assert publisher.wakes == []
+
+
+@pytest.mark.own_servers
+def test_a_restart_of_postgres_in_the_middle_of_a_sweep_loses_nothing(
+    settings: Settings,
+    database: Database,
+    publisher: RecordingPublisher,
+    rows: Rows,
+    look: Look,
+    agentrun_servers: Servers,
+) -> None:
+    ids = expired(rows, 50)
+    reached = threading.Event()
+    over = threading.Event()
+
+    def sweep_on() -> None:
+        while not over.is_set():
+            with contextlib.suppress(AgentrunError):
+                Sweep(settings, database, publisher, by="sweep:test").run()
+
+    wake = publisher.wake
+
+    def wake_and_tell(*wakes: object) -> int:
+        if len(publisher.wakes) >= 10:
+            reached.set()
+        return wake(*wakes)  # type: ignore[arg-type]
+
+    publisher.wake = wake_and_tell  # type: ignore[method-assign]
+    thread = threading.Thread(target=sweep_on)
+    thread.start()
+    assert reached.wait(20)
+    assert agentrun_servers.embedded is not None
+    agentrun_servers.embedded.postgres.restart(StopMode.IMMEDIATE)
+    until(lambda: not look("SELECT 1 FROM agentrun.runs WHERE status = 'running'"), 30)
+    over.set()
+    thread.join(30)
+    assert told(look) == Counter(claimed=50, lease_lost=50, reaped=50)
+    assert len(ids) == 50
