@@ -255,7 +255,8 @@ def fits(data: Any, schema: Mapping[str, Any]) -> None:
         checks = validators.validator_for(schema)
         checks.check_schema(schema)
         # A registry of its own: a schema must not make this process fetch what it refers to.
-        checking = checks(schema, format_checker=checks.FORMAT_CHECKER, registry=Registry())
+        registry: Any = Registry[Any]()
+        checking = checks(schema, format_checker=checks.FORMAT_CHECKER, registry=registry)
         problem: Any = leading(checking.iter_errors(data))
     except (SchemaError, Unresolvable, re.error) as error:
         said = error.message if isinstance(error, SchemaError) else str(error)
