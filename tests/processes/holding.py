@@ -86,5 +86,6 @@ def _holding_transaction(self: Database) -> Generator[Any]:
         threading.Event().wait()
 
 
-Writer.write = _holding_write
-Database.transaction = _holding_transaction
+if __name__ in os.environ.get("AGENTRUN_IMPORTS", ""):  # in the worker, not in the test that reads TABLES
+    Writer.write = _holding_write
+    Database.transaction = _holding_transaction
