@@ -80,6 +80,12 @@ def long_thread(ctx: SyncContext, seconds: float) -> str:
     return ctx.write(happen, "thread", seconds)
 
 
+@durable("long-then-short")
+async def long_then_short(ctx: Context, seconds: float) -> str:
+    await ctx.write(happen, "thread", seconds)
+    return await ctx.write(happen, "last")
+
+
 @durable("long-cpu")
 def long_cpu(ctx: SyncContext, seconds: float) -> str:
     return ctx.write(burn, seconds)
@@ -136,3 +142,10 @@ async def stay(path: str) -> None:
         await asyncio.sleep(3600)
     finally:
         await note(path, "interrupted")
+
+
+@durable("patient", lease_seconds=3600.0, timeout=7200)
+async def patient(ctx: Context) -> None:
+    """Its own lease is an hour: nobody else's recovery may wait for that."""
+    await ctx.write(happen, "began")
+    await ctx.step(asyncio.sleep, 3600)

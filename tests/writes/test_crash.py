@@ -112,3 +112,21 @@ def test_a_run_that_kills_its_worker_ends_after_its_budget_and_nobody_else_with_
     run = client.wait(poison, timeout=20)
     assert (run.result, run.crash_count) == ("cured", 3)
     assert look.effects(poison) == ["before", "tried", "tried", "tried", "cured", "tried"]
+
+
+def test_a_take_over_waits_for_the_runs_own_lease_and_not_for_the_longest(
+    client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look, settings: Settings
+) -> None:
+    """Another kind has a lease of an hour; it ran in the same process."""
+    first = start()
+    beat()
+    patient, short = client.enqueue("patient"), client.enqueue("pauses-between", 0.5)
+    until(lambda: look.effects(patient) and look.effects(short), 20)
+    first.kill()
+    killed = time.monotonic()
+    start()
+    run = client.wait(short, timeout=30)
+    assert time.monotonic() - killed < settings.lease_seconds + 10
+    assert (run.status, run.epoch) == (Status.COMPLETED, 2)
+    run = client.status(patient)
+    assert (run.status, run.epoch) == (Status.RUNNING, 1)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from agentrun import Client, Settings, Status
+from agentrun.testing import until
 from agentrun.testing.nodes import Node
 from tests.writes.conftest import Look
 
@@ -39,3 +40,24 @@ def test_a_healthy_step_of_ten_leases_runs_once_and_renews_its_lease(
         assert run.started_at is not None
         assert run.finished_at is not None
         assert (run.finished_at - run.started_at).total_seconds() >= 10 * settings.lease_seconds
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.settings(lease_seconds=1.2, heartbeat_seconds=0.2, sweep_seconds=0.5, drain_seconds=1.0)
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_write_that_a_draining_worker_still_makes_keeps_its_lease(
+    client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look, settings: Settings, pool: str
+) -> None:
+    """Three leases long, beyond the drain's budget, with another worker waiting: it is made once, and recorded."""
+    leaving = start(pool=pool, concurrency=2)
+    beat()
+    run_id = client.enqueue("long-then-short", 3 * settings.lease_seconds)
+    until(lambda: look.effects(run_id) == ["thread"], 20)
+    start(pool=pool, concurrency=2)
+    leaving.kill("SIGTERM")
+    assert leaving.wait_exit(30) == 0
+    run = client.wait(run_id, timeout=20)
+    assert (run.status, run.handback_count, run.crash_count) == (Status.COMPLETED, 1, 0)
+    assert look.effects(run_id) == ["thread", "last"]
+    assert len(set(look.doers(run_id).values())) == 2
