@@ -95,6 +95,9 @@ class Storm:
         if self.luck.random() < 0.5:
             with contextlib.suppress(AssertionError):
                 return self._kill_process(self.luck.choice(until(self.eyes.in_a_write, 3)), "inside a write")
+        return self._kill_anybody()
+
+    def _kill_anybody(self) -> str:
         node = self.luck.choice(self.fleet.workers)
         self.fleet.kill_worker(node)
         self.done["worker killed at random"] += 1
@@ -103,7 +106,8 @@ class Storm:
     def _kill_process(self, pid: int, where: str) -> str:
         node = self.fleet.of(pid)
         if node is None:
-            return self._kill_nobody()
+            # It is the row of a process that is dead already.
+            return self._kill_anybody()
         child = pid != node.pid
         if child and self.luck.random() < 0.5:
             self.fleet.kill_child(node, pid)
@@ -111,10 +115,6 @@ class Storm:
             self.fleet.kill_worker(node)
         self.done[f"{'child' if child else 'worker'} killed {where}"] += 1
         return f"SIGKILL to {'a child of ' if child else ''}{node.container.name} {where}"
-
-    def _kill_nobody(self) -> str:
-        self.done["came too late"] += 1
-        return "the process was gone already"
 
     def _flush(self, wave: range) -> str:
         """With the whole wave's messages, which nobody has taken yet."""

@@ -44,13 +44,28 @@ def the_oldest_signal_of_the_name_is_taken_and_once(s: Scene) -> None:
 
 
 @case("take_signal")
-def a_wait_that_was_answered_keeps_its_answer(s: Scene) -> None:
+def a_step_that_has_its_answer_takes_no_second_signal(s: Scene) -> None:
     s.make(lambda: with_signals(s))
     s.rows.wait(s.run, "s")
     s.set("waits", s.run, status="expired", resolved_at="=now()")
-    before = s.stored(s.run)[3]
-    s.do(wait_id=uuid4(), name="go", key="s")
-    assert s.stored(s.run)[3] == before
+    s.refused(wait_id=uuid4(), name="go", key="s")
+
+
+@case("take_signal")
+def a_signal_answers_the_open_wait_of_its_step_whatever_others_have(s: Scene) -> None:
+    s.make(lambda: with_signals(s))
+    s.rows.wait(s.run, "another")
+    s.set("waits", s.run, status="expired", resolved_at="=now()")
+    s.rows.wait(s.run, "s")
+    s.lands(wait_id=uuid4(), name="go", key="s")
+    assert {row["step_key"]: row["status"] for row in s.stored(s.run)[3]} == {"another": "expired", "s": "resolved"}
+
+
+@case("take_signal")
+def a_signal_that_has_expired_answers_nothing(s: Scene) -> None:
+    s.make(lambda: with_signals(s))
+    s.set("signals", s.run, expires_at="=now() - interval '1 s'")
+    s.refused(wait_id=uuid4(), name="go", key="s")
 
 
 @case("count_resolution")

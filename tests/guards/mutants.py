@@ -25,6 +25,7 @@ NO_GUARD = {
     "take_signal: runs.id = :run_id": "the signal is of this run and of the run that is held",
     "take_signal: signals.run_id = held.id": "the signal is of this run and of the run that is held",
     "take_signal: signals.taken_by_step IS NULL (2)": "who holds the run is alone in taking its signals",
+    "take_signal: waits.status = 'open'": "a step that has its answer has taken no signal in the first place",
 }
 """Conditions without which nothing changes, and why they stand there nevertheless."""
 
