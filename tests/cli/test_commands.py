@@ -192,7 +192,8 @@ def test_check_finds_nothing_wrong_where_everything_runs(cli: Cli, engine: Engin
     )
 
 
-def test_check_tells_errors_apart_from_warnings(cli: Cli) -> None:
+def test_check_tells_errors_apart_from_warnings(cli: Cli, kinds: Registry) -> None:
+    kinds._kinds = {}  # whatever other tests' modules have registered
     said = cli("check", env={"AGENTRUN_IMPORTS": None})
     assert said.code == 0, "warnings are no errors"
     assert "0 errors, 3 warnings" in said.err
