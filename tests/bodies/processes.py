@@ -135,6 +135,16 @@ async def long(ctx: Context, steps: int, seconds: float) -> int:
     return steps
 
 
+@durable("patrol")
+async def patrol(ctx: Context, gate: str) -> int:
+    """Step after step until the gate is open; how many there were."""
+    rounds = 0
+    while not await ctx.step(_is_open, gate):
+        await ctx.step(_slow_note, str(rounds), 0.1)
+        rounds += 1
+    return rounds
+
+
 @durable("long-plain")
 def long_plain(ctx: SyncContext, steps: int, seconds: float) -> int:
     """The same in a thread."""
@@ -175,6 +185,10 @@ async def fails_once(ctx: Context, what: str) -> str:
     if ctx.run.requeue_count == 0:
         raise ConnectionError("not yet")
     return what
+
+
+async def _is_open(gate: str) -> bool:
+    return Path(gate).exists()
 
 
 async def _slow_note(what: str, seconds: float) -> str:

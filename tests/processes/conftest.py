@@ -48,6 +48,11 @@ class Look:
         """What a run did outside, in order."""
         return [what for (what,) in self("SELECT what FROM effects WHERE run_id = %s ORDER BY at", (run_id,))]
 
+    def recorded(self, run_id: Any, count: int, timeout: float = 20) -> None:
+        """Wait until so many steps of a run are in the journal: what is not there yet may be done again."""
+        steps = "SELECT count(*) FROM agentrun.steps WHERE run_id = %s AND status = 'completed'"
+        until(lambda: self.one(steps, (run_id,)) >= count, timeout, tell=lambda: self.effects(run_id))
+
     def done(self, count: int, timeout: float) -> None:
         """Wait until so many runs are completed. AssertionError at once where one has failed."""
 
@@ -83,6 +88,13 @@ def start(worker: Callable[..., Node], look: Look) -> Callable[..., Node]:
         return worker("--without-mingle", *arguments, imports=imports, **options)
 
     return started
+
+
+def consume(node: Node, *queues: str) -> None:
+    """Have a running worker take from these queues as well."""
+    with node.app.connection_for_write() as connection:
+        for queue in queues:
+            node.app.control.add_consumer(queue, destination=[node.hostname()], connection=connection)
 
 
 @pytest.fixture

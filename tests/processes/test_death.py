@@ -14,7 +14,7 @@ from agentrun import Client, Settings, Status
 from agentrun.testing import until
 from agentrun.testing.nodes import Node
 from tests.processes import holding
-from tests.processes.conftest import Look
+from tests.processes.conftest import Look, consume
 
 pytestmark = pytest.mark.processes
 
@@ -66,8 +66,7 @@ def test_a_worker_killed_between_any_two_commits_is_taken_over_and_no_recorded_s
     journal = look("SELECT run_id, key FROM agentrun.steps WHERE status = 'completed'")
     killed_at = look.one("SELECT clock_timestamp()")
     victim.kill()
-    for queue in (settings.queue, settings.system_queue):
-        healthy.app.control.add_consumer(queue, destination=[healthy.hostname()])
+    consume(healthy, settings.queue, settings.system_queue)
     until(lambda: all(run.status.final for run in client.list()), 20, tell=client.list)
 
     assert all(client.status(run_id).result == TOLD for run_id in stories)

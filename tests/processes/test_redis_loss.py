@@ -33,7 +33,8 @@ def test_flushall_with_runs_queued_running_and_delayed_loses_none_and_doubles_no
     start(concurrency=20)
     gate = tmp_path / "gate"
     running = client.enqueue_many("gated", [str(gate)] * 20)
-    until(lambda: look.one("SELECT count(*) FROM effects WHERE what = 'before'") == 20, 15)
+    for run_id in running:
+        look.recorded(run_id, 1)
     queued = client.enqueue_many("noted", [f"queued {n}" for n in range(200)])
     delayed = client.enqueue_many("noted", [f"delayed {n}" for n in range(20)], delay=2)
     redis.flushall()

@@ -11,7 +11,7 @@ import pytest
 from agentrun import Client
 from agentrun.testing import until
 from agentrun.testing.nodes import Node
-from tests.processes.conftest import Look
+from tests.processes.conftest import Look, consume
 
 pytestmark = pytest.mark.processes
 
@@ -28,10 +28,10 @@ def test_of_two_workers_with_one_name_and_one_pid_the_late_one_writes_nothing(
         node.container.wait_ready()
     gates = [str(tmp_path / name) for name in ("one", "two")]
     runs = [client.enqueue("gated", gate) for gate in gates]
-    until(lambda: all("before" in look.effects(run_id) for run_id in runs), 10)
+    for run_id in runs:
+        look.recorded(run_id, 1)
     frozen.pause()
-    for queue in (client.settings.queue, client.settings.system_queue):
-        other.app.control.add_consumer(queue)
+    consume(other, client.settings.queue, client.settings.system_queue)
     until(lambda: all(client.status(run_id).epoch == 2 for run_id in runs), 20)
     Path(gates[0]).touch()
     client.wait(runs[0], timeout=10)

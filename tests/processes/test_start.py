@@ -9,7 +9,7 @@ import pytest
 
 from agentrun import Client, Settings
 from agentrun.testing.nodes import Node
-from tests.processes.conftest import Look
+from tests.processes.conftest import Look, consume
 
 pytestmark = pytest.mark.processes
 
@@ -48,7 +48,7 @@ def test_a_run_of_a_kind_that_no_worker_knows_waits_unharmed_for_one_that_does(
     old.wait_for_log(f"a wake for run {run_id} changed nothing: it is elsewhere")
     assert (client.status(run_id).status, client.status(run_id).epoch) == ("queued", 0)
     old.terminate()
-    new.app.control.add_consumer(client.settings.queue, destination=[new.hostname()])
+    consume(new, client.settings.queue)
     assert client.wait(run_id, timeout=15).result == "new"
     run = client.status(run_id)
     assert (run.epoch, run.requeue_count) == (1, 0)

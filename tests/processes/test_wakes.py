@@ -36,13 +36,15 @@ def app(settings: Settings) -> Iterator[Celery]:
     """A sender of messages that agentrun would not send."""
     app = make_app(settings, name="sender")
     yield app
+    app.pool.force_close_all()
     app.close()
 
 
 @pytest.fixture
 def send(app: Celery, settings: Settings) -> Callable[..., Any]:
     def sent(*args: Any, **kwargs: Any) -> Any:
-        return app.send_task(WAKE, args=args, kwargs=kwargs, queue=settings.queue)
+        with app.connection_for_write() as connection:
+            return app.send_task(WAKE, args=args, kwargs=kwargs, queue=settings.queue, connection=connection)
 
     return sent
 
