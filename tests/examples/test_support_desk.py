@@ -18,7 +18,12 @@ from examples.support_desk.mails import Mail, read_mails
 from examples.support_desk.scripted import scripted_model
 from examples.support_desk.shop import URL_VARIABLE, Connection
 
-models.ALLOW_MODEL_REQUESTS = False
+
+@pytest.fixture(autouse=True)
+def _no_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", False)
+
+
 pytestmark = pytest.mark.usefixtures("shop_url")
 
 EXPECTED = {
