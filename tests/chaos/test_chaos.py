@@ -15,6 +15,7 @@ from tests.chaos.storm import Plan
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.own_servers
+@pytest.mark.flaky(reruns=0)  # an effect that is there twice is not tried once more
 @pytest.mark.timeout(300)
 def test_whatever_is_killed_flushed_or_restarted_every_effect_is_there_exactly_once(
     settings: Settings, agentrun_servers: Servers, tmp_path: Path

@@ -50,12 +50,13 @@ def test_a_write_that_a_draining_worker_still_makes_keeps_its_lease(
     client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look, settings: Settings, pool: str
 ) -> None:
     """Three leases long, beyond the drain's budget, with another worker waiting: it is made once, and recorded."""
+    staying = start(pool=pool, concurrency=2, queues=settings.system_queue)
     leaving = start(pool=pool, concurrency=2)
     beat()
     run_id = client.enqueue("long-then-short", 3 * settings.lease_seconds)
     until(lambda: look.effects(run_id) == ["thread"], 20)
-    start(pool=pool, concurrency=2)
     leaving.kill("SIGTERM")
+    staying.app.control.add_consumer(settings.queue, destination=[staying.hostname()])
     assert leaving.wait_exit(30) == 0
     run = client.wait(run_id, timeout=20)
     assert (run.status, run.handback_count, run.crash_count) == (Status.COMPLETED, 1, 0)
