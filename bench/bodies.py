@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from typing import Any
 
-from agentrun import Context, Effect, Retryable, durable
+import psycopg
+
+from agentrun import NOT_APPLIED, Applied, Context, Effect, Retryable, current_step, durable, effect
 from bench.ticks import tick
 
 
@@ -59,3 +63,35 @@ async def replay(ctx: Context, count: int) -> int:
     if ctx.run.epoch == 1:
         raise Retryable("once more, from the journal")
     return count
+
+
+def effects(statement: str, *params: object) -> list[tuple[Any, ...]]:
+    """On a connection of its own: nothing of agentrun can take an effect back."""
+    with psycopg.connect(os.environ["AGENTRUN_DATABASE_URL"], autocommit=True) as connection:
+        cursor = connection.execute(statement, params)
+        return cursor.fetchall() if cursor.description else []
+
+
+async def happen(number: int) -> str:
+    await asyncio.to_thread(effects, "INSERT INTO effects VALUES (%s, %s)", number, current_step().idempotency_key)
+    await asyncio.sleep(1)
+    return "done"
+
+
+def found(key: str) -> object:
+    return Applied("done") if effects("SELECT 1 FROM effects WHERE key = %s", key) else NOT_APPLIED
+
+
+@effect(Effect.NON_IDEMPOTENT_WRITE, reconcile=found)
+async def happen_and_be_found(number: int) -> str:
+    return await happen(number)
+
+
+@durable("bench.five")
+async def five(ctx: Context, reconciled: bool) -> int:
+    for number in range(5):
+        if reconciled:
+            await ctx.write(happen_and_be_found, number)
+        else:
+            await ctx.write(happen, number, effect=Effect.NON_IDEMPOTENT_WRITE)
+    return 5
