@@ -369,7 +369,7 @@ def _renew_all() -> Statement:
 
 
 CLAIM_RUN = _claim()
-SETTLE = {target: _settle(target) for target in FINAL}
+SETTLE = {target: _settle(target) for target in sorted(FINAL)}
 CONTINUE = _continue()
 REQUEUE = _requeue()
 HAND_BACK = _hand_back()

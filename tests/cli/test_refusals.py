@@ -63,6 +63,7 @@ def test_without_urls_the_missing_variable_is_named(cli: Cli, command: list[str]
         ("AGENTRUN_DATABASE_URL", f"postgresql://x@127.0.0.1:{free_port()}/x", "cannot be reached"),
         ("AGENTRUN_IMPORTS", "no.such.module", "AGENTRUN_IMPORTS names `no.such.module`"),
     ],
+    ids=["no number", "no such setting", "another database", "away", "no module"],
 )
 def test_a_wrong_setting_is_3_and_named(cli: Cli, name: str, value: str, says: str) -> None:
     refused(cli, 3, "enqueue", "greet", '"x"', says=says, env={name: value})

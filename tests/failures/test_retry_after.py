@@ -80,7 +80,7 @@ def test_headers_are_read_whatever_holds_them() -> None:
         assert retry_after_in(headers) == 7
 
 
-@pytest.mark.parametrize("headers", [None, "Retry-After: 7", ["Retry-After"], 7, object()], ids=repr)
+@pytest.mark.parametrize("headers", [None, "Retry-After: 7", ["Retry-After"], 7, object()], ids=type)
 def test_what_is_no_mapping_names_no_wait(headers: Any) -> None:
     assert retry_after_in(headers) is None
 
