@@ -9,7 +9,7 @@ from typing import Any, cast
 import typer
 
 from agentrun.core.errors import InvalidAnswer, InvalidRequest
-from agentrun.runtime.answers import fits
+from agentrun.runtime.schemas import fits
 
 
 def filled(asks: Mapping[str, Any]) -> Any:

@@ -7,15 +7,9 @@ cannot be recorded releases nothing; of two at once, one wins and the other hear
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 from uuid import UUID
-
-from jsonschema.exceptions import SchemaError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from agentrun.core.actors import Actor, Scope, require
 from agentrun.core.codec import decode, encode, within
@@ -24,6 +18,7 @@ from agentrun.core.records import Run
 from agentrun.core.wake import Wake
 from agentrun.core.words import WaitKind, WaitStatus
 from agentrun.runtime.commands import Commands
+from agentrun.runtime.schemas import fits
 from agentrun.runtime.verbs import token_digest
 from agentrun.runtime.waits import expiry
 from agentrun.store import waits
@@ -245,22 +240,3 @@ class Answers:
         if digest is not None and digest != row["asks_digest"]:
             return f"what run `{run.id}` asks is not what this decision was made on (another digest); read it again"
         return f"somebody has answered this wait of run `{run.id}` already; nothing was recorded"
-
-
-def fits(data: Any, schema: Mapping[str, Any]) -> None:
-    """Raises InvalidAnswer where `data` does not fit the JSON schema: which members, and why, without their values."""
-    validators: Any = import_module("jsonschema.validators")
-    leading: Any = import_module("jsonschema.exceptions").best_match
-    try:
-        checks = validators.validator_for(schema)
-        checks.check_schema(schema)
-        # A registry of its own: a schema must not make this process fetch what it refers to.
-        registry: Any = Registry[Any]()
-        checking = checks(schema, format_checker=checks.FORMAT_CHECKER, registry=registry)
-        problem: Any = leading(checking.iter_errors(data))
-    except (SchemaError, Unresolvable, re.error) as error:
-        said = error.message if isinstance(error, SchemaError) else str(error)
-        raise InvalidAnswer(f"the wait's schema is no JSON schema: {said}; its run has to ask anew") from None
-    if problem is not None:
-        where = ".".join(str(part) for part in problem.absolute_path) or "it"
-        raise InvalidAnswer(f"the data does not fit: {where} breaks `{problem.validator}`; nothing was recorded")

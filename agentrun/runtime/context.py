@@ -23,6 +23,7 @@ from agentrun.runtime.effects import UNDECLARED, declared
 from agentrun.runtime.gathering import gathered
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import ONCE, Retries, as_retries
+from agentrun.runtime.remote import RemoteVerbs
 from agentrun.runtime.stepspec import Performs, StepSpec, in_thread
 from agentrun.runtime.verbs import Decision, WaitingVerbs
 from agentrun.runtime.waits import Waits
@@ -55,7 +56,7 @@ class Wishes:
     timeout: float | None = None
 
 
-class Context(WaitingVerbs):
+class Context(RemoteVerbs, WaitingVerbs):
     """A body's only door to the outside. Everything that goes through it is journaled and replayed.
 
     Steps are keyed by their position in their branch, or by an explicit `key`. Their errors come as StepFailed, at
@@ -194,13 +195,8 @@ class Context(WaitingVerbs):
         `limit` bounds how many run at once; a branch that waits keeps its place. With `wait_all`, all of them end
         before the first failure (in order) is raised; with `fail_fast`, the first failure ends the others' work.
         """
-        waiting = len(self.waits.waiting_on)
-        try:
+        with self.waits.gathering():
             return await gathered(awaitables, limit=limit, fail_fast=on_failure == "fail_fast")
-        except Exception:
-            # Only fail_fast raises over branches that wait: they are left, and must not make the run park for them.
-            del self.waits.waiting_on[waiting:]
-            raise
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """The time, recorded at the first pass: the same at every replay."""
@@ -296,6 +292,14 @@ class SyncContext:
     def child(self, kind: str, request: Any = None, **wishes: Any) -> Any:
         """As `Context.child`; returns its result."""
         return self._wait(self._context.child(kind, request, **wishes))
+
+    def remote(self, name: str, input: Any = None, **options: Any) -> Any:  # noqa: A002 - the word of the API
+        """As `Context.remote`; returns the result."""
+        return self._wait(self._context.remote(name, input, **options))
+
+    def external(self, name: str, input: Any = None, **options: Any) -> Any:  # noqa: A002 - the word of the API
+        """As `Context.external`; returns the result."""
+        return self._wait(self._context.external(name, input, **options))
 
     def step(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """As `Context.step`; returns the value."""

@@ -21,6 +21,7 @@ from agentrun.core.outcome import ContinueAsNew
 from agentrun.core.words import Effect, StepKind, WaitKind
 from agentrun.runtime.children import child_row, decoded_result
 from agentrun.runtime.keys import key_for
+from agentrun.runtime.schemas import checked_default, checked_schema
 from agentrun.runtime.stepspec import StepSpec
 from agentrun.runtime.waits import Waits, WaitSpec, child_id, expiry
 
@@ -165,9 +166,15 @@ class WaitingVerbs:
         escalate_to: str | None = None,
         remind: timedelta | float | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        """Wait for data of a schema: a pydantic model (the answer is one of it) or a JSON schema (a JSON value)."""
+        """Wait for data of a schema: a pydantic model (the answer is one of it) or a JSON schema (a JSON value).
+
+        Raises BodyError, before anything is stored, where the schema is none, refers to what it does not hold, or is
+        not kept by `default` where that is to be the answer. The rest is as for `approval`.
+        """
         model = schema if isinstance(schema, type) else None
-        asked = schema.model_json_schema() if isinstance(schema, type) else dict(schema)
+        asked = checked_schema(schema.model_json_schema() if isinstance(schema, type) else schema)
+        if on_expiry == "default":
+            checked_default(_as_json(default), asked)
         spec = WaitSpec(
             key_for(self._key),
             StepKind.INPUT,

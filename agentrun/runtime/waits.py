@@ -7,9 +7,11 @@ answer and records it as the step's result. Branches that still work finish befo
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -66,6 +68,8 @@ class Waits:
     settings: Settings
     kinds: Registry
     waiting_on: list[str] = field(default_factory=list[str])
+    """What the run would park for, a word per branch that waits."""
+
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, spec: WaitSpec, *, decoded: Callable[[str], Any] = decode) -> Any:
@@ -88,9 +92,33 @@ class Waits:
         if row is None or row["status"] == WaitStatus.OPEN:
             row = await self._looked_up(spec, row)
         if row["status"] == WaitStatus.OPEN:
-            self.waiting_on.append(_said(spec))
+            self._waits_for(_said(spec))
             raise Parked
         return decoded(await self._recorded(spec, row))
+
+    @contextmanager
+    def gathering(self) -> Generator[None]:
+        """Around the branches of a gather: an error raised over them leaves those that wait.
+
+        The run does not park for what was left. Branches beside the gather, that wait for others, are not touched.
+        """
+        branches = Branches(self, _BRANCHES.get())
+        token = _BRANCHES.set(branches)
+        try:
+            yield
+        except Exception:
+            branches.leave()
+            raise
+        finally:
+            _BRANCHES.reset(token)
+
+    def _waits_for(self, said: str) -> None:
+        branches = _BRANCHES.get()
+        if branches is None or branches.waits is not self:
+            self.waiting_on.append(said)
+        elif branches.counts():
+            self.waiting_on.append(said)
+            branches.note(said)
 
     async def asked(self, key: str) -> bool:
         """Whether the step has asked, in this segment or an earlier one."""
@@ -160,6 +188,14 @@ class Waits:
         said = f"child `{row['child_id']}` is {child['status']} ({child['reason']})"
         return None, Failure(FailureClass.UNKNOWN, "agentrun.ChildFailed", said, spec.key)
 
+    async def known(self, key: str) -> Mapping[str, Any] | None:
+        """The step's wait as this segment found it, or None."""
+        return (await self._known()).get(key)
+
+    async def reloaded(self, key: str) -> list[Mapping[str, Any]]:
+        """The step's wait as it is now: for a statement that may have been sent twice."""
+        return [row for row in await self._all() if row["step_key"] == key]
+
     async def _known(self) -> dict[str, Mapping[str, Any]]:
         if self.rows is None:
             async with self._loading:
@@ -194,6 +230,41 @@ class Waits:
         return await self.steps.writer.write(Write(statement, params))
 
 
+@dataclass(slots=True, eq=False)
+class Branches:
+    """What the branches of one gather wait for, those of gathers within it included."""
+
+    waits: Waits
+    outer: Branches | None
+    said: list[str] = field(default_factory=list[str])
+    left: bool = False
+
+    def around(self) -> Generator[Branches]:
+        """This gather and those that it is a branch of, of the same run."""
+        there: Branches | None = self
+        while there is not None and there.waits is self.waits:
+            yield there
+            there = there.outer
+
+    def counts(self) -> bool:
+        """False for a branch that was left and did not notice yet."""
+        return not any(each.left for each in self.around())
+
+    def note(self, said: str) -> None:
+        """One branch waits."""
+        for each in self.around():
+            each.said.append(said)
+
+    def leave(self) -> None:
+        """Nobody will read what these branches wait for."""
+        for said in list(self.said):
+            self.waits.waiting_on.remove(said)
+            for each in self.around():
+                each.said.remove(said)
+        self.left = True
+
+
+_BRANCHES: contextvars.ContextVar[Branches | None] = contextvars.ContextVar("agentrun_gathered", default=None)
 _EXPIRED = "agentrun.WaitExpired"
 
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from agentrun import Client, Context, durable
+from agentrun import Client, Context, Reason, Status, durable
 from agentrun.core.errors import AlreadyDecided, InvalidAnswer, WaitExpired
-from agentrun.runtime.answers import fits
+from agentrun.runtime.schemas import checked_schema, fits
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked, Travel
 
@@ -148,11 +148,58 @@ def test_an_input_that_nobody_gives_is_put_to_another_role_and_then_fails(
     assert go(run_id).result == "expired"
 
 
+BROKEN: dict[str, dict[str, Any]] = {
+    "type": {"type": "no such type"},
+    "nowhere": {"$ref": "#/nowhere"},
+    "elsewhere": {"$ref": "http://127.0.0.1:9/x"},
+    "pattern": {"pattern": "("},
+    "within": {"type": "object", "properties": {"a": {"$ref": "#/$defs/missing"}}},
+    "no JSON": {"enum": {1}},
+}
+
+
+@pytest.mark.parametrize("schema", BROKEN.values(), ids=BROKEN)
+def test_a_schema_that_is_none_is_refused_when_it_is_asked_with_and_nothing_is_stored(
+    client: Client, go: Go, travel: Travel, schema: dict[str, Any]
+) -> None:
+    @durable("broken")
+    async def broken(ctx: Context) -> Any:
+        return await ctx.input("what?", schema=schema)
+
+    run = go(client.enqueue("broken"))
+    assert (run.status, run.reason) == (Status.FAILED, Reason.NOT_RETRYABLE)
+    assert run.error is not None
+    assert "schema" in run.error["message"]
+    assert travel.waits(run.id) == []
+
+
 @pytest.mark.parametrize(
     "schema",
-    [{"type": "no such type"}, {"$ref": "#/nowhere"}, {"$ref": "http://127.0.0.1:9/x"}, {"pattern": "("}],
-    ids=["type", "nowhere", "elsewhere", "pattern"],
+    [
+        {"properties": {"$ref": {"type": "string"}}, "examples": [{"$ref": "no reference"}]},
+        {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}}},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/n", "definitions": {"n": True}},
+        {"$id": "https://example.org/s", "$ref": "#n", "$defs": {"n": {"$anchor": "n"}}},
+    ],
+    ids=["named so", "recursive", "draft 7", "anchor"],
 )
-def test_a_schema_that_is_none_is_said_to_be_so_and_fetches_nothing(schema: dict[str, Any]) -> None:
+def test_a_schema_that_is_one_is_not_refused(schema: dict[str, Any]) -> None:
+    assert checked_schema(schema) == schema
+    fits({}, schema)
+
+
+def test_a_default_that_nobody_could_give_is_refused_when_it_is_asked_with(
+    client: Client, go: Go, travel: Travel
+) -> None:
+    run = go(client.enqueue("ask", {"expires": 60, "on_expiry": "default", "default": {"size": "xl"}}))
+    assert run.status is Status.FAILED
+    assert run.error is not None
+    assert "default" in run.error["message"]
+    assert travel.waits(run.id) == []
+
+
+@pytest.mark.parametrize("name", ["type", "nowhere", "elsewhere", "pattern"])
+def test_a_stored_schema_that_is_none_is_said_to_be_so_and_fetches_nothing(name: str) -> None:
+    """Such as one that was stored by hand, or by code that checked less."""
     with pytest.raises(InvalidAnswer, match="no JSON schema"):
-        fits("text", schema)
+        fits("text", BROKEN[name])
