@@ -37,9 +37,11 @@ from agentrun.core.words import Effect, EventType, FailureClass, Outcome, Reason
 from agentrun.runtime.context import Context, SyncContext
 from agentrun.runtime.current import current_step
 from agentrun.runtime.effects import NOT_APPLIED, Applied, NotAppliedYet, effect
-from agentrun.runtime.hooks import on_waiting, signed_call
+from agentrun.runtime.hooks import on_dead, on_stalled, on_waiting
 from agentrun.runtime.kinds import Retries, durable
 from agentrun.runtime.rehearsal import rehearse
+from agentrun.runtime.remotesteps import remote_step
+from agentrun.runtime.tellers import log_line, shell_command, signed_call
 from agentrun.runtime.verbs import Child, Decision, Webhook
 from agentrun.settings import Settings
 
@@ -102,8 +104,13 @@ __all__ = [
     "current_step",
     "durable",
     "effect",
+    "log_line",
+    "on_dead",
+    "on_stalled",
     "on_waiting",
     "rehearse",
+    "remote_step",
+    "shell_command",
     "signed_call",
 ]
 

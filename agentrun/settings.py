@@ -15,7 +15,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from agentrun.core.errors import ConfigurationError
 
 PREFIX = "AGENTRUN_"
-_ELSEWHERE = ("AGENTRUN_TEST_", "AGENTRUN_DEMO_", "AGENTRUN_BENCH_", "AGENTRUN_FLOWER_", "AGENTRUN_STATE_DIR")
+_ELSEWHERE = (
+    "AGENTRUN_TEST_", "AGENTRUN_DEMO_", "AGENTRUN_BENCH_", "AGENTRUN_FLOWER_", "AGENTRUN_HOOK_", "AGENTRUN_STATE_DIR",
+)  # fmt: skip
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -31,7 +33,10 @@ class Settings(BaseSettings):
     broker_url: str | None = None
     namespace: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     imports: Annotated[tuple[str, ...], NoDecode] = ()
-    """Modules that register kinds."""
+    """Modules that register kinds and hooks."""
+
+    deployment: str | None = None
+    """The name of these processes' deployment, which `agentrun doctor` tells from others; else the imports."""
 
     lease_seconds: Seconds = 30.0
     heartbeat_seconds: Seconds = 7.0

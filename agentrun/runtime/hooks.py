@@ -1,19 +1,18 @@
-"""Hooks: callables that tell people. Called after the commit, retried, and unable to break a run.
+"""Hooks: callables that tell people. Called after the commit, retried, and unable to break a run or hold up a sweep.
 
-`on_waiting` hears of every approval, input and signal that waits, and of its reminders. A hook may be told twice
-(at-least-once); `round` and `wait_id` tell repeats apart.
+A notice is written before it is told, so it is told at least once; its `id` is the same in every attempt. What is no
+longer true by then (the wait is answered, the run moves again) is not told at all.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 import logging
-import urllib.request
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from agentrun.core.alarms import Occasion
 from agentrun.core.codec import decode
 from agentrun.core.errors import ConfigurationError
 from agentrun.store import notices
@@ -23,70 +22,157 @@ log = logging.getLogger("agentrun.hooks")
 
 Hook = Callable[[Mapping[str, Any]], object]
 
-LONGEST_CALL = 10.0
-"""Seconds that a signed call may take."""
+LONGEST_CALL = 15.0
+"""Seconds that one call of a hook may take. One that takes longer counts as failed, and is not called again by this
+process until it has ended."""
 
+LONGEST_PASS = 5.0
+"""Seconds after which a pass leaves the rest of its notices to the next."""
+
+TAKEN_FOR = 4 * LONGEST_CALL
 MOST_ATTEMPTS = 8
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 900.0
-NEVER = 365 * 86_400.0
 
-_waiting: dict[str, Hook] = {}
+_hooks: dict[Occasion, dict[str, Hook]] = {occasion: {} for occasion in Occasion}
+_hanging: dict[tuple[Occasion, str], threading.Thread] = {}
 
 
 def on_waiting(hook: Hook, *, name: str | None = None) -> Hook:
     """Register a hook for runs that wait for people. `name` identifies it across processes and restarts.
 
-    It is called in a worker process, by the sweep, with a mapping: run_id, wait_id, kind, key, question, role,
-    run_kind, owner, digest, since, due_at, round (1, then more for reminders). No payload is in it.
+    It is called in a worker process, by the sweep, with a mapping: id, occasion, run_id, wait_id, kind, key, question,
+    role, run_kind, owner, digest, since, due_at, round (1, then more for reminders). No payload is in it.
     Raises ConfigurationError where another hook has the name.
     """
-    known = name or f"{getattr(hook, '__module__', '?')}.{getattr(hook, '__qualname__', repr(hook))}"
-    if _waiting.get(known, hook) is not hook:
-        raise ConfigurationError(f"two hooks are named `{known}`; give one of them another name")
-    _waiting[known] = hook
-    return hook
+    return _register(Occasion.WAITING, hook, name)
 
 
-def signed_call(url: str, secret: str, *, timeout: float = LONGEST_CALL) -> Hook:
-    """A hook that POSTs its JSON to `url`, signed: `X-Agentrun-Signature: sha256=<HMAC of the body>`.
+def on_stalled(hook: Hook, *, name: str | None = None) -> Hook:
+    """Register a hook for runs that stand still although nobody is asked: the pager.
 
-    Any answer but 2xx counts as failed and is tried again.
+    Called once for each episode across all processes, with: id, occasion, run_id, kind, shape, since, age_seconds,
+    queue, waiting_on, step (key, name, kind, attempt, redispatch_count, age_seconds, heartbeat_age_seconds; or None),
+    owner, command. No payload is in it. Raises ConfigurationError where another hook has the name.
     """
-    if not url.startswith(("https://", "http://")):
-        raise ConfigurationError(f"a signed call needs an http(s) URL, not {url[:20]!r}")
+    return _register(Occasion.STALLED, hook, name)
 
-    def call(data: Mapping[str, Any]) -> None:
-        body = json.dumps(dict(data), sort_keys=True).encode()
-        signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-        headers = {"Content-Type": "application/json", "X-Agentrun-Signature": f"sha256={signature}"}
-        request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310 - checked above
-        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
-            answer.read(1)
 
-    call.__qualname__ = f"signed_call({hashlib.sha256(url.encode()).hexdigest()[:12]})"
-    return call
+def on_dead(hook: Hook, *, name: str | None = None) -> Hook:
+    """Register a hook for dead-lettered runs: failed as `not_retryable` or `retries_exhausted`, whoever settled them.
+
+    Called once for each such end, with: id, occasion, run_id, kind, reason, failure_class, error_type, step,
+    write_in_flight, owner, queue, since, requeues, crashes, command. Raises ConfigurationError where another hook has
+    the name.
+    """
+    return _register(Occasion.DEAD, hook, name)
+
+
+def forget(hook: Hook) -> None:
+    """Call this hook no more, on any occasion. What was not told yet waits for a process that has it."""
+    for known in _hooks.values():
+        for name in [name for name, each in known.items() if each is hook]:
+            del known[name]
+
+
+def names(occasion: Occasion) -> list[str]:
+    """The hooks of this process for an occasion."""
+    return sorted(_hooks[occasion])
+
+
+def announce(database: Database, namespace: str, *, limit: int) -> None:
+    """Write the notices that are due for this process's hooks, whoever will tell them."""
+    for occasion, statement in notices.ANNOUNCE.items():
+        if not _hooks[occasion]:
+            continue
+        scope = {"namespace": namespace, "hooks": names(occasion), "limit": limit}
+        written = database.rows(statement, scope)
+        if occasion is Occasion.DEAD and len(written) < limit:
+            database.rows(notices.UP_TO_DATE, scope)
 
 
 def notify(database: Database, namespace: str, *, limit: int) -> int:
-    """Write and deliver what is due for this process's hooks; how many were delivered. Never raises for a hook."""
-    if not _waiting:
+    """Write and tell what is due for this process's hooks; how many were told. Never raises for a hook.
+
+    Bounded by `limit`, and by LONGEST_PASS and one call beyond it; what is left is the next pass's.
+    """
+    if not any(_hooks.values()):
         return 0
-    scope = {"namespace": namespace, "hooks": sorted(_waiting), "limit": limit}
-    database.rows(notices.ANNOUNCE, scope)
-    database.rows(notices.REMINDED, scope | {"unused": NEVER})
-    taken = database.rows(notices.TAKE, scope | {"again_in": 2 * LONGEST_CALL})
-    return sum(_delivered(database, row) for row in taken)
+    announce(database, namespace, limit=limit)
+    database.rows(notices.DROP, {"namespace": namespace})
+    ends = time.monotonic() + LONGEST_PASS
+    told = tried = 0
+    for occasion in Occasion:
+        while tried < limit and time.monotonic() < ends:
+            row = _taken(database, namespace, occasion)
+            if row is None:
+                break
+            tried += 1
+            told += _delivered(database, occasion, row)
+    return told
 
 
-def _delivered(database: Database, row: Mapping[str, Any]) -> bool:
-    try:
-        _waiting[row["hook"]](decode(row["data"]) | {"round": row["round"]})
-    except Exception as error:
-        pause = min(FIRST_PAUSE * 2 ** (row["attempts"] - 1), LONGEST_PAUSE)
-        given_up = row["attempts"] >= MOST_ATTEMPTS
-        log.warning("hook %s raised %s%s", row["hook"], type(error).__name__, "; it is given up" if given_up else "")
-        params = {"id": row["id"], "last_error": type(error).__name__, "again_in": NEVER if given_up else pause}
-        database.rows(notices.FAILED, params)
+def _register(occasion: Occasion, hook: Hook, name: str | None) -> Hook:
+    known = name or f"{getattr(hook, '__module__', '?')}.{getattr(hook, '__qualname__', repr(hook))}"
+    if _hooks[occasion].get(known, hook) is not hook:
+        raise ConfigurationError(f"two hooks are named `{known}`; give one of them another name")
+    _hooks[occasion][known] = hook
+    return hook
+
+
+def _taken(database: Database, namespace: str, occasion: Occasion) -> Mapping[str, Any] | None:
+    """The next notice for a hook that does not hang."""
+    free = [name for name in names(occasion) if not _hangs(occasion, name)]
+    if not free:
+        return None
+    params = {"namespace": namespace, "occasion": str(occasion), "hooks": free, "again_in": TAKEN_FOR}
+    return database.row(notices.TAKE, params)
+
+
+def _hangs(occasion: Occasion, name: str) -> bool:
+    thread = _hanging.get((occasion, name))
+    if thread is not None and not thread.is_alive():
+        del _hanging[occasion, name]
         return False
-    database.rows(notices.DELIVERED, {"id": row["id"]})
-    return True
+    return thread is not None
+
+
+def _delivered(database: Database, occasion: Occasion, row: Mapping[str, Any]) -> bool:
+    error = _called(occasion, row["hook"], facts(occasion, row))
+    if error is None:
+        database.rows(notices.DELIVERED, {"id": row["id"]})
+        return True
+    given_up = row["attempts"] >= MOST_ATTEMPTS
+    pause = min(FIRST_PAUSE * 2 ** (row["attempts"] - 1), LONGEST_PAUSE)
+    log.warning("hook %s raised %s%s", row["hook"], error, "; it is given up" if given_up else "")
+    database.rows(notices.FAILED, {"id": row["id"], "last_error": error, "again_in": None if given_up else pause})
+    return False
+
+
+def facts(occasion: Occasion, row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a hook is called with."""
+    said = {"id": f"{occasion}:{row['subject']}:{row['round']}", "occasion": str(occasion), "round": row["round"]}
+    told: dict[str, Any] = decode(row["data"]) | said
+    if occasion is Occasion.DEAD:
+        told["command"] = f"agentrun {'resolve' if told['write_in_flight'] else 'redrive'} {told['run_id']}"
+    return told
+
+
+def _called(occasion: Occasion, name: str, told: Mapping[str, Any]) -> str | None:
+    """Call the hook in a thread that may be left behind; what went wrong as the name of an error, or None."""
+    endings: list[str | None] = []
+
+    def call() -> None:
+        try:
+            _hooks[occasion][name](told)
+            endings.append(None)
+        except Exception as error:
+            endings.append(type(error).__name__)
+
+    thread = threading.Thread(target=call, name=f"agentrun hook {name}", daemon=True)
+    thread.start()
+    thread.join(LONGEST_CALL)
+    if thread.is_alive():
+        _hanging[occasion, name] = thread
+        return "TimeoutError"
+    # A hook that ends its thread (SystemExit) has not said that it worked.
+    return endings[0] if endings else "SystemExit"

@@ -28,6 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 
+from agentrun.core.alarms import NoticeEnding, Occasion, Shape
 from agentrun.core.words import FINAL, Effect, Reason, Status, StepStatus, WaitKind, WaitStatus
 
 SCHEMA = "agentrun"
@@ -179,10 +180,13 @@ steps = Table(
     Column("input_tokens", BigInteger),
     Column("output_tokens", BigInteger),
     Column("cost", Numeric(18, 8)),
+    # Remote and external steps only; external ones have no queue.
     Column("queue", Text),
     Column("offered_at", _TIME),
+    # Offered: it may be taken from then on. Started: its silence is too long from then on.
     Column("due_at", _TIME),
     Column("step_epoch", BigInteger),
+    # Offered: its time in the queue is over then. Started: its taker's lease; NULL where nobody works on it.
     Column("lease_expires_at", _TIME),
     Column("heartbeat_at", _TIME),
     Column("progress", JSON),
@@ -196,6 +200,9 @@ steps = Table(
 )
 Index("steps_in_flight", steps.c.run_id, postgresql_where=text("status = 'started'"))
 Index("steps_offered", steps.c.queue, steps.c.due_at, postgresql_where=text("status = 'offered'"))
+Index("steps_unclaimed", steps.c.lease_expires_at,
+      postgresql_where=text("status = 'offered' AND lease_expires_at IS NOT NULL"))  # fmt: skip
+Index("steps_token", steps.c.token_digest, unique=True, postgresql_where=text("token_digest IS NOT NULL"))
 
 waits = Table(
     "waits",
@@ -259,7 +266,11 @@ processes = Table(
     Column("queues", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
     Column("holds", Integer, nullable=False, server_default=text("0")),
     Column("draining", Boolean, nullable=False, server_default=text("false")),
+    Column("draining_since", _TIME),
+    # Its host's clock minus the database's.
     Column("clock_skew_seconds", Double),
+    # What it says of its configuration and hooks.
+    Column("about", JSON),
     Column("started_at", _TIME, nullable=False, server_default=text("now()")),
     Column("seen_at", _TIME, nullable=False, server_default=text("now()")),
 )
@@ -277,12 +288,19 @@ sweeps = Table(
 episodes = Table(
     "episodes",
     metadata,
-    Column("run_id", UUID(as_uuid=True), ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("shape", Text, primary_key=True),
-    Column("since", _TIME, primary_key=True),
-    Column("paged_at", _TIME, nullable=False),
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("run_id", UUID(as_uuid=True), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("shape", Text, nullable=False),
+    # When the run was last seen to move: whatever moves later ends the episode.
+    Column("since", _TIME, nullable=False),
+    Column("facts", JSON, nullable=False),
+    Column("opened_at", _TIME, nullable=False, server_default=text("now()")),
     Column("closed_at", _TIME),
+    CheckConstraint(_one_of("shape", Shape), name="shape"),
 )
+Index("episodes_open", episodes.c.run_id, unique=True, postgresql_where=text("closed_at IS NULL"))
+Index("episodes_of_run", episodes.c.run_id)
 
 notices = Table(
     "notices",
@@ -290,18 +308,28 @@ notices = Table(
     Column("id", BigInteger, primary_key=True, autoincrement=True),
     Column("namespace", Text, nullable=False),
     Column("run_id", UUID(as_uuid=True), ForeignKey(runs.c.id, ondelete="CASCADE"), nullable=False),
+    Column("occasion", Text, nullable=False),
+    # What is told once to each hook: a wait, an episode, or an end of the run.
+    Column("subject", Text, nullable=False),
     Column("wait_id", UUID(as_uuid=True)),
+    Column("episode_id", BigInteger),
     Column("hook", Text, nullable=False),
     Column("round", Integer, nullable=False, server_default=text("1")),
     Column("data", JSON),
+    Column("created_at", _TIME, nullable=False, server_default=text("now()")),
     Column("due_at", _TIME, nullable=False),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
-    Column("delivered_at", _TIME),
+    Column("ended_at", _TIME),
+    Column("ending", Text),
     Column("last_error", Text),
+    CheckConstraint(_one_of("occasion", Occasion), name="occasion"),
+    CheckConstraint(_one_of("ending", NoticeEnding), name="ending"),
+    CheckConstraint("(ended_at IS NULL) = (ending IS NULL)", name="ended_iff_ending"),
 )
-Index("notices_once", notices.c.hook, notices.c.wait_id, notices.c.round, unique=True)
-Index("notices_wait", notices.c.wait_id)
-Index("notices_due", notices.c.namespace, notices.c.due_at, postgresql_where=text("delivered_at IS NULL"))
+Index("notices_once", notices.c.subject, notices.c.hook, notices.c.occasion, notices.c.round, unique=True)
+Index("notices_of_run", notices.c.run_id)
+Index("notices_due", notices.c.namespace, notices.c.due_at, postgresql_where=text("ended_at IS NULL"))
+Index("notices_given_up", notices.c.namespace, notices.c.ended_at, postgresql_where=text("ending = 'given_up'"))
 
 budgets = Table(
     "budgets",

@@ -49,7 +49,9 @@ def upgrade() -> None:
         sa.Column("queues", postgresql.ARRAY(sa.Text()), server_default=sa.text("'{}'::text[]"), nullable=False),
         sa.Column("holds", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("draining", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("draining_since", sa.DateTime(timezone=True), nullable=True),
         sa.Column("clock_skew_seconds", sa.Double(), nullable=True),
+        sa.Column("about", postgresql.JSON(astext_type=sa.Text()), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("seen_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("processes_pkey")),
@@ -292,6 +294,22 @@ def upgrade() -> None:
         schema="agentrun",
         postgresql_where=sa.text("status = 'offered'"),
     )
+    op.create_index(
+        "steps_token",
+        "steps",
+        ["token_digest"],
+        unique=True,
+        schema="agentrun",
+        postgresql_where=sa.text("token_digest IS NOT NULL"),
+    )
+    op.create_index(
+        "steps_unclaimed",
+        "steps",
+        ["lease_expires_at"],
+        unique=False,
+        schema="agentrun",
+        postgresql_where=sa.text("status = 'offered' AND lease_expires_at IS NOT NULL"),
+    )
     op.create_table(
         "sweeps",
         sa.Column("namespace", sa.Text(), nullable=False),
@@ -304,30 +322,53 @@ def upgrade() -> None:
     )
     op.create_table(
         "episodes",
+        sa.Column("id", sa.BigInteger(), autoincrement=True, nullable=False),
         sa.Column("run_id", sa.UUID(), nullable=False),
+        sa.Column("namespace", sa.Text(), nullable=False),
         sa.Column("shape", sa.Text(), nullable=False),
         sa.Column("since", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("paged_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("facts", postgresql.JSON(astext_type=sa.Text()), nullable=False),
+        sa.Column("opened_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint(
+            "shape IN ('never_resolved', 'no_progress', 'silent_step', 'unclaimed')", name=op.f("episodes_shape")
+        ),
         sa.ForeignKeyConstraint(
             ["run_id"], ["agentrun.runs.id"], name=op.f("episodes_run_id_fkey"), ondelete="CASCADE"
         ),
-        sa.PrimaryKeyConstraint("run_id", "shape", "since", name=op.f("episodes_pkey")),
+        sa.PrimaryKeyConstraint("id", name=op.f("episodes_pkey")),
         schema="agentrun",
+    )
+    op.create_index("episodes_of_run", "episodes", ["run_id"], unique=False, schema="agentrun")
+    op.create_index(
+        "episodes_open",
+        "episodes",
+        ["run_id"],
+        unique=True,
+        schema="agentrun",
+        postgresql_where=sa.text("closed_at IS NULL"),
     )
     op.create_table(
         "notices",
         sa.Column("id", sa.BigInteger(), autoincrement=True, nullable=False),
         sa.Column("namespace", sa.Text(), nullable=False),
         sa.Column("run_id", sa.UUID(), nullable=False),
+        sa.Column("occasion", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
         sa.Column("wait_id", sa.UUID(), nullable=True),
+        sa.Column("episode_id", sa.BigInteger(), nullable=True),
         sa.Column("hook", sa.Text(), nullable=False),
         sa.Column("round", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("data", postgresql.JSON(astext_type=sa.Text()), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("due_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("delivered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("ending", sa.Text(), nullable=True),
         sa.Column("last_error", sa.Text(), nullable=True),
+        sa.CheckConstraint("ending IN ('delivered', 'given_up', 'outdated')", name=op.f("notices_ending")),
+        sa.CheckConstraint("occasion IN ('dead', 'stalled', 'waiting')", name=op.f("notices_occasion")),
+        sa.CheckConstraint("(ended_at IS NULL) = (ending IS NULL)", name=op.f("notices_ended_iff_ending")),
         sa.ForeignKeyConstraint(["run_id"], ["agentrun.runs.id"], name=op.f("notices_run_id_fkey"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("notices_pkey")),
         schema="agentrun",
@@ -338,10 +379,18 @@ def upgrade() -> None:
         ["namespace", "due_at"],
         unique=False,
         schema="agentrun",
-        postgresql_where=sa.text("delivered_at IS NULL"),
+        postgresql_where=sa.text("ended_at IS NULL"),
     )
-    op.create_index("notices_once", "notices", ["hook", "wait_id", "round"], unique=True, schema="agentrun")
-    op.create_index("notices_wait", "notices", ["wait_id"], unique=False, schema="agentrun")
+    op.create_index(
+        "notices_given_up",
+        "notices",
+        ["namespace", "ended_at"],
+        unique=False,
+        schema="agentrun",
+        postgresql_where=sa.text("ending = 'given_up'"),
+    )
+    op.create_index("notices_of_run", "notices", ["run_id"], unique=False, schema="agentrun")
+    op.create_index("notices_once", "notices", ["subject", "hook", "occasion", "round"], unique=True, schema="agentrun")
     op.create_table(
         "signals",
         sa.Column("id", sa.BigInteger(), autoincrement=True, nullable=False),
@@ -450,14 +499,28 @@ def downgrade() -> None:
         "signals_buffered", table_name="signals", schema="agentrun", postgresql_where=sa.text("taken_by_step IS NULL")
     )
     op.drop_table("signals", schema="agentrun")
-    op.drop_index("notices_wait", table_name="notices", schema="agentrun")
     op.drop_index("notices_once", table_name="notices", schema="agentrun")
+    op.drop_index("notices_of_run", table_name="notices", schema="agentrun")
     op.drop_index(
-        "notices_due", table_name="notices", schema="agentrun", postgresql_where=sa.text("delivered_at IS NULL")
+        "notices_given_up", table_name="notices", schema="agentrun", postgresql_where=sa.text("ending = 'given_up'")
     )
+    op.drop_index("notices_due", table_name="notices", schema="agentrun", postgresql_where=sa.text("ended_at IS NULL"))
     op.drop_table("notices", schema="agentrun")
+    op.drop_index(
+        "episodes_open", table_name="episodes", schema="agentrun", postgresql_where=sa.text("closed_at IS NULL")
+    )
+    op.drop_index("episodes_of_run", table_name="episodes", schema="agentrun")
     op.drop_table("episodes", schema="agentrun")
     op.drop_table("sweeps", schema="agentrun")
+    op.drop_index(
+        "steps_unclaimed",
+        table_name="steps",
+        schema="agentrun",
+        postgresql_where=sa.text("status = 'offered' AND lease_expires_at IS NOT NULL"),
+    )
+    op.drop_index(
+        "steps_token", table_name="steps", schema="agentrun", postgresql_where=sa.text("token_digest IS NOT NULL")
+    )
     op.drop_index(
         "steps_offered", table_name="steps", schema="agentrun", postgresql_where=sa.text("status = 'offered'")
     )

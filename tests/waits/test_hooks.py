@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from agentrun import Client, Context, Status, durable
+from agentrun.core.alarms import Occasion
 from agentrun.core.errors import ConfigurationError
 from agentrun.runtime import hooks
-from agentrun.runtime.hooks import on_waiting, signed_call
+from agentrun.runtime.hooks import on_waiting
+from agentrun.runtime.tellers import signed_call
 from agentrun.store.database import Database
 from tests.waits.conftest import Go, Parked, Travel
 
@@ -24,7 +26,7 @@ Data = Mapping[str, Any]
 
 @pytest.fixture(autouse=True)
 def no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hooks, "_waiting", {})
+    monkeypatch.setattr(hooks, "_hooks", {occasion: {} for occasion in Occasion})
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def later(database: Database) -> Callable[[], None]:
 
     def travel() -> None:
         with database.connection() as connection:
-            connection.execute("UPDATE agentrun.notices SET due_at = now() WHERE delivered_at IS NULL")
+            connection.execute("UPDATE agentrun.notices SET due_at = now() WHERE ended_at IS NULL")
 
     return travel
 
@@ -102,8 +104,8 @@ def test_a_hook_that_always_raises_is_given_up(
         later()
     assert len(tried) == hooks.MOST_ATTEMPTS
     (notice,) = _notices(database)
-    assert (notice["attempts"], notice["last_error"], notice["delivered_at"]) == (
-        hooks.MOST_ATTEMPTS, "RuntimeError", None,
+    assert (notice["attempts"], notice["last_error"], notice["ending"]) == (
+        hooks.MOST_ATTEMPTS, "RuntimeError", "given_up",
     )  # fmt: skip
     assert client.status(run_id).status is Status.WAITING
 
