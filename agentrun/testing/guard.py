@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
 
 # Reads "+ group" and "- group", a line each; the end of input means that the test session is gone.
 _GUARD = """
@@ -15,6 +18,17 @@ while read -r sign group; do
 done
 for each in $groups; do kill -s KILL -- "-$each"; done
 """
+
+
+class Started(Protocol):
+    """What is asked of a process that was started: `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
 
 
 class Guard:
@@ -29,6 +43,21 @@ class Guard:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    def start(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], log: Path) -> Started:
+        """A process that leads a session of its own, is watched, and appends what it prints to the log."""
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.watch(process.pid)
+        return process
 
     def watch(self, group: int) -> None:
         self._say(f"+ {group}")

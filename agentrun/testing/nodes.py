@@ -19,7 +19,7 @@ import psutil
 from celery import Celery
 from pytest_celery import CeleryTestContainer, CeleryTestWorker
 
-from agentrun.testing.guard import Guard
+from agentrun.testing.guard import Guard, Started
 from agentrun.testing.polling import until
 
 START_SECONDS = 60.0
@@ -48,23 +48,13 @@ class LocalProcess(CeleryTestContainer):
         self._id = uuid.uuid4().hex
         self._log = workdir / f"{name}.log"
         self._seen = 0
-        self.process: subprocess.Popen[bytes]
+        self.process: Started
         self.start()
 
     def start(self) -> None:
         """Start, again where it ran before; the log goes on."""
         self._seen = len(self.logs())
-        with self._log.open("ab") as out:
-            self.process = subprocess.Popen(
-                self.argv,
-                cwd=self._workdir,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._guard.watch(self.process.pid)
+        self.process = self._guard.start(self.argv, cwd=self._workdir, env=self._env, log=self._log)
 
     @property
     def id(self) -> str:

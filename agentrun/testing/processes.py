@@ -13,6 +13,7 @@ import pytest
 from agentrun.broker import make_app
 from agentrun.settings import Settings
 from agentrun.testing import environment
+from agentrun.testing.forking import Zygote
 from agentrun.testing.guard import Guard
 from agentrun.testing.nodes import LocalProcess, Node, celery_command
 
@@ -33,7 +34,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def process_guard() -> Iterator[Guard]:
     """Ends what the session started, even where the session is killed."""
-    with contextlib.closing(Guard()) as guard:
+    with contextlib.closing(Zygote()) as guard:
         yield guard
 
 
@@ -88,7 +89,8 @@ def start_node(
 def worker(start_node: Callable[..., Node]) -> Callable[..., Node]:
     """Starts real workers: `worker(pool="threads", concurrency=8, imports=["tests.bodies.basic"])`.
 
-    Further options: `queues` (comma-separated), `hostname`, `env`, `settings`, `wait=False`, further arguments.
+    Further options: `queues` (comma-separated), `hostname`, `env`, `settings`, `wait=False`, further arguments;
+    `mingle=True` asks the neighbours at its start, as Celery does by itself, which takes it a second.
     """
     count = 0
 
@@ -98,13 +100,17 @@ def worker(start_node: Callable[..., Node]) -> Callable[..., Node]:
         concurrency: int = 8,
         queues: str | None = None,
         hostname: str | None = None,
+        mingle: bool = False,
         **options: Any,
     ) -> Node:
         nonlocal count
         count += 1
         shape = ["-P", pool, "-c", str(concurrency), "-n", hostname or f"w{count}@%h", "-l", "INFO"]
         where = ["-Q", queues] if queues is not None else []
-        return start_node("worker", *shape, *where, *arguments, name=f"worker-{count}", ready=" ready.", **options)
+        alone = [] if mingle else ["--without-mingle"]
+        return start_node(
+            "worker", *shape, *alone, *where, *arguments, name=f"worker-{count}", ready=" ready.", **options
+        )
 
     return start
 
