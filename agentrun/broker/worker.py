@@ -10,14 +10,15 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
 from celery import Celery, signals
 
-from agentrun.broker.app import SWEEP, WAKE
+from agentrun.broker.about import about, queues_of
+from agentrun.broker.app import STEP, SWEEP, WAKE
 from agentrun.broker.publisher import CeleryPublisher
 from agentrun.core.errors import ConfigurationError
 from agentrun.core.wake import Wake
@@ -45,6 +46,11 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
         delivery: dict[str, Any] = task.request.delivery_info or {}
         return process.wake(args, kwargs, queue=delivery.get("routing_key"))
 
+    @app.task(name=STEP, ignore_result=True, bind=True)
+    def step(task: Any, *args: object, **kwargs: object) -> dict[str, Any]:
+        delivery: dict[str, Any] = task.request.delivery_info or {}
+        return process.step(args, kwargs, queue=delivery.get("routing_key"))
+
     @app.task(name=SWEEP, ignore_result=True)
     def sweep() -> dict[str, Any]:
         return process.sweep()
@@ -63,6 +69,8 @@ class Process:
         self._shutdown: Shutdown | None = None
         self._sweeping = threading.Lock()
         self._hub: Any = None
+        self._queues: tuple[str, ...] = ()
+        self._about: Mapping[str, Any] = {}
 
     # ---- what the tasks do
 
@@ -87,6 +95,22 @@ class Process:
         finally:
             self._slot_is_free(engine)
 
+    def step(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
+        """Take and execute the remote step that the message from `queue` names; garbage is one log line."""
+        run_id = _only_uuid(args[:1], kwargs)
+        key = args[1] if len(args) == 2 else None
+        if run_id is None or not isinstance(key, str):
+            log.warning("a message that names no step was dropped (%d arguments)", len(args) + len(kwargs))
+            return {"outcome": "garbage"}
+        engine = self.engine()
+        if engine.draining:
+            engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain", step_key=key))
+            return {"outcome": "draining", "run": str(run_id)}
+        try:
+            return engine.run_step(run_id, key).as_json()
+        finally:
+            self._slot_is_free(engine)
+
     def _slot_is_free(self, engine: Engine) -> None:
         """Tell the consumer. With all slots taken it sleeps up to a second, and a pool thread that ends is no event."""
         hub = self._hub
@@ -102,7 +126,8 @@ class Process:
         try:
             engine = self.engine()
             by = f"sweep:{engine.owner_suffix}"
-            return asdict(Sweep(self._settings, engine.database, engine.publisher, by=by).run())
+            sweep = Sweep(self._settings, engine.database, engine.publisher, by=by, draining=engine.draining)
+            return asdict(sweep.run())
         finally:
             self._sweeping.release()
 
@@ -134,12 +159,15 @@ class Process:
             settings,
             Database(settings.require_database(), name="agentrun worker", max_connections=settings.max_connections),
             CeleryPublisher(settings),
+            queues=self._queues,
+            about=self._about,
             on_overdue=self._sweep_in_background,
         )
         self._engines[os.getpid()] = engine
         return engine
 
-    def _on_init(self, **_: object) -> None:
+    def _on_init(self, sender: Any = None, **_: object) -> None:
+        self._queues, self._about = queues_of(sender), about(sender)
         try:
             registry.load(self._settings.imports)
             require_head(self._settings.require_database())

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from uuid import UUID
@@ -26,6 +26,7 @@ from agentrun.runtime.commands import Commands
 from agentrun.runtime.keys import branching_tasks
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Heartbeat, drain
+from agentrun.runtime.presence import presence
 from agentrun.runtime.segment import Executing, run_segment
 from agentrun.runtime.settling import Report
 from agentrun.runtime.threads import DaemonThreads
@@ -58,11 +59,12 @@ class Engine:
         *,
         kinds: Registry = registry,
         queues: tuple[str, ...] = (),
+        about: Mapping[str, Any] | None = None,
         on_overdue: Callable[[], None] | None = None,
     ) -> None:
         self.settings, self.database, self.publisher, self.registry = settings, database, publisher, kinds
         self.id = uuid.uuid4()
-        self.queues = queues
+        self.queues, self.about = queues, about or {}
         self.draining = False
         self._closing = False
         self._timers: set[UUID] = set()
@@ -167,13 +169,9 @@ class Engine:
         self.loop.close()
 
     def _on_beat(self, connection: Connection[type_of_row], holds: int) -> None:
-        params = {
+        params = presence(self.settings, self.registry, self.queues, self.about) | {
             "process_id": self.id,
-            "namespace": self.settings.namespace,
             "by": self.owner(Segment.WORKER),
-            "version": None,
-            "kinds": list(self.registry.names()),
-            "queues": list(self.queues),
             "holds": holds,
             "draining": self.draining,
         }

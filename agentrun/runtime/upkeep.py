@@ -19,11 +19,13 @@ from agentrun.runtime.hooks import notify
 from agentrun.runtime.kinds import registry
 from agentrun.runtime.luck import luck
 from agentrun.runtime.operators import Operators
+from agentrun.runtime.pager import page
 from agentrun.runtime.settling import facts_of, named_writes, woken_parents
 from agentrun.settings import Settings
 from agentrun.store import sweeping, transitions
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
+from agentrun.store.diagnosis import FORGET_GONE
 from agentrun.store.reads import OPEN_CHILDREN
 from agentrun.store.sql import Statement
 from agentrun.store.waits import DUE, LOST_CHILDREN
@@ -44,16 +46,20 @@ class Found:
     expired: int = 0
     answered: int = 0
     woken: int = 0
+    paged: int = 0
     told: int = 0
 
 
 class Sweep:
     """One pass over one namespace."""
 
-    def __init__(self, settings: Settings, database: Database, publisher: Publisher, *, by: str) -> None:
+    def __init__(
+        self, settings: Settings, database: Database, publisher: Publisher, *, by: str, draining: bool = False
+    ) -> None:
         commands = Commands(settings, database, publisher, registry)
         self._answers, self._operators = Answers(commands), Operators(commands)
         self._settings, self._database, self._publisher, self._by = settings, database, publisher, by
+        self._draining = draining
         self._scope = {"namespace": settings.namespace, "limit": settings.sweep_batch}
         self.found = Found()
 
@@ -64,12 +70,18 @@ class Sweep:
         self._end_waits()
         self._cancel_orphans()
         self._wake_due()
-        self.found.told = notify(self._database, self._settings.namespace, limit=self._settings.sweep_batch)
+        self._tell()
         params = self._scope | {"name": "sweep", "by": self._by, "found": json.dumps(asdict(self.found))}
         self._database.rows(sweeping.SWEPT, params)
         if any(asdict(self.found).values()):
             log.info("sweep of %s: %s", self._settings.namespace, asdict(self.found))
         return self.found
+
+    def _tell(self) -> None:
+        """Page for what stands still, and tell the hooks of this process; forget processes that are long gone."""
+        self.found.paged = page(self._database, self._settings, by=self._by, draining=self._draining)
+        self.found.told = notify(self._database, self._settings.namespace, limit=self._settings.sweep_batch)
+        self._database.rows(FORGET_GONE, self._scope)
 
     def _reap(self) -> None:
         for row in self._database.rows(sweeping.EXPIRED, self._scope):

@@ -7,7 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Boolean, Double, Integer, Select, Text, and_, delete, func, literal_column, select
+from sqlalchemy import (
+    Boolean,
+    DateTime,
+    Double,
+    Integer,
+    Select,
+    Text,
+    and_,
+    case,
+    delete,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
 
 from agentrun.core.words import Effect, Status, StepStatus
@@ -52,7 +66,8 @@ def _in_flight() -> Statement:
         steps.c.key, steps.c.name, steps.c.effect, steps.c.args_digest, steps.c.args, steps.c.idempotency_key,
         steps.c.by, steps.c.started_at, steps.c.reconcilable,
     )  # fmt: skip
-    started = and_(steps.c.run_id == RUN_ID, steps.c.status == word(StepStatus.STARTED))
+    left = or_(steps.c.lease_expires_at.is_(None), steps.c.lease_expires_at < now())
+    started = and_(steps.c.run_id == RUN_ID, steps.c.status == word(StepStatus.STARTED), left)
     return compiled("in_flight", select(*named).where(started, steps.c.effect != word(Effect.READ_ONLY)))
 
 
@@ -111,17 +126,25 @@ def _process_seen() -> Statement:
         id=param("process_id", UUID),
         namespace=NAMESPACE,
         name=param("by", Text),
+        deployment=param("deployment", Text),
         version=param("version", Text),
         kinds=param("kinds", ARRAY(Text)),
         queues=param("queues", ARRAY(Text)),
         holds=param("holds", Integer),
         draining=param("draining", Boolean),
+        draining_since=case((param("draining", Boolean), now())),
+        clock_skew_seconds=func.extract("epoch", param("host_time", DateTime(timezone=True)) - func.clock_timestamp()),
+        about=param("about", JSON),
         started_at=now(),
         seen_at=now(),
     )
     upsert = seen.on_conflict_do_update(
         index_elements=["id"],
-        set_={name: seen.excluded[name] for name in ("kinds", "queues", "holds", "draining", "seen_at")},
+        set_={name: seen.excluded[name] for name in ("kinds", "queues", "holds", "draining", "seen_at", "about")}
+        | {
+            "draining_since": func.coalesce(processes.c.draining_since, seen.excluded.draining_since),
+            "clock_skew_seconds": seen.excluded.clock_skew_seconds,
+        },
     ).returning(processes.c.id)
     ages = select(func.extract("epoch", now() - sweeps.c.swept_at)).where(
         sweeps.c.namespace == NAMESPACE, sweeps.c.name == word("sweep")

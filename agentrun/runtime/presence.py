@@ -1,0 +1,47 @@
+"""What a process tells the database of itself with every heartbeat, for `agentrun doctor` and `agentrun workers`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from agentrun.core.alarms import Occasion
+from agentrun.runtime import hooks
+from agentrun.runtime.kinds import Registry
+from agentrun.settings import Settings
+
+
+def presence(
+    settings: Settings, registry: Registry, queues: tuple[str, ...], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Namespace, deployment, version, kinds, queues, hooks, configuration, and what time it is here."""
+    return {
+        "namespace": settings.namespace,
+        "deployment": settings.deployment or ",".join(sorted(settings.imports)) or None,
+        "version": own_version(),
+        "kinds": list(registry.names()),
+        "queues": list(queues),
+        "about": json.dumps(
+            {
+                **about,
+                "imports": list(settings.imports),
+                "longest_countdown": settings.longest_countdown_seconds,
+                "hooks": {str(occasion): hooks.names(occasion) for occasion in Occasion},
+            }
+        ),
+        # Compared with the database's, never used: every instant that counts is the database's.
+        "host_time": datetime.now(UTC),  # noqa: TID251
+    }
+
+
+@cache
+def own_version() -> str | None:
+    """The version of agentrun, where it is installed."""
+    try:
+        return version("agentrun")
+    except PackageNotFoundError:
+        return None
