@@ -14,7 +14,7 @@ from kombu import Connection, Producer
 from kombu.exceptions import KombuError, OperationalError
 from redis.exceptions import RedisError
 
-from agentrun.broker.app import LEAST_URGENT, REDIS_SCHEMES, WAKE, make_app, transport_options
+from agentrun.broker.app import LEAST_URGENT, REDIS_SCHEMES, STEP, WAKE, make_app, transport_options
 from agentrun.broker.hints import Hints
 from agentrun.core.wake import Wake
 from agentrun.settings import Settings
@@ -122,8 +122,8 @@ class CeleryPublisher:
         countdown = min(wake.delay, self._settings.longest_countdown_seconds)
         said = {"kind": wake.kind, "cause": wake.cause}
         self._app.send_task(
-            WAKE,
-            args=(str(wake.run_id),),
+            WAKE if wake.step_key is None else STEP,
+            args=(str(wake.run_id),) if wake.step_key is None else (str(wake.run_id), wake.step_key),
             queue=wake.queue,
             priority=_wire_priority(self._settings, wake.priority),
             countdown=countdown if countdown > 0 else None,

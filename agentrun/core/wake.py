@@ -10,7 +10,8 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """For one run. `kind` is for display only; `delay` is seconds, and the row's due time is what counts."""
+    """For one run, or for one remote step of it. `kind` is for display only; `delay` is seconds, and the row's due
+    time is what counts."""
 
     run_id: UUID
     queue: str
@@ -18,6 +19,12 @@ class Wake:
     priority: int = 0
     delay: float = 0.0
     cause: str = "enqueue"
+    step_key: str | None = None
+
+    @classmethod
+    def of_step(cls, row: Mapping[str, Any], *, delay: float = 0.0, cause: str) -> Wake:
+        """The message for a step on offer."""
+        return cls(row["run_id"], row["queue"], row["name"], row["priority"], delay, cause, row["key"])
 
     @classmethod
     def of(cls, row: Mapping[str, Any], *, delay: float = 0.0, cause: str) -> Wake:

@@ -58,6 +58,7 @@ class StepKind(StrEnum):
     MODEL = "model"
     TOOL = "tool"
     REMOTE = "remote"
+    EXTERNAL = "external"
     SLEEP = "sleep"
     SIGNAL = "signal"
     APPROVAL = "approval"
@@ -68,7 +69,8 @@ class StepKind(StrEnum):
 class StepStatus(StrEnum):
     """Where a step is.
 
-    `started` is the fence: a write (or a remote step) began and has not said how it ended. `not_applied` is an
+    `offered` is a remote step that waits to be taken. `started` is the fence: a write (or a remote step) began and
+    has not said how it ended. `not_applied` is an
     interrupted write of which somebody (a reconcile function, an operator, the body) knows that nothing happened:
     it may start afresh. `redo` is a failed step whose failure ended a segment: the next segment does it again.
     """
@@ -110,6 +112,8 @@ class EventType(StrEnum):
     LEASE_LOST = "lease_lost"
     CANCEL_REQUESTED = "cancel_requested"
     REDRIVEN = "redriven"
+    STEP_RETRIED = "step_retried"
+    REDISPATCHED = "redispatched"
     SETTLED = "settled"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from agentrun.core.errors import BodyError
@@ -19,6 +21,16 @@ class CurrentStep:
     attempt: int
     idempotency_key: str
     owner: str | None = None
+    beat: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
+
+    def heartbeat(self, progress: Any = None) -> None:
+        """Say that the step is alive, and how far it is (a JSON value). For remote steps with a `timeout`.
+
+        Stored at most once per half window; in a step that is not remote it only checks that the step may go on.
+        Raises what ends the step (LeaseLost, Cancelled): let it through.
+        """
+        if self.beat is not None:
+            self.beat(progress)
 
 
 CURRENT: contextvars.ContextVar[CurrentStep | None] = contextvars.ContextVar("agentrun_current_step", default=None)

@@ -29,6 +29,7 @@ from agentrun.runtime.lease import Heartbeat, drain
 from agentrun.runtime.presence import presence
 from agentrun.runtime.segment import Executing, run_segment
 from agentrun.runtime.settling import Report
+from agentrun.runtime.taking import run_step
 from agentrun.runtime.threads import DaemonThreads
 from agentrun.settings import Settings
 from agentrun.store.connect import type_of_row
@@ -69,6 +70,7 @@ class Engine:
         self._closing = False
         self._timers: set[UUID] = set()
         self.executing: dict[UUID, Executing] = {}
+        self.taking: dict[tuple[UUID, str], Any] = {}
         self._on_overdue = on_overdue
         self._since = time.monotonic()
         self.threads = DaemonThreads(settings.worker_threads, name="agentrun body")
@@ -93,6 +95,10 @@ class Engine:
     def run(self, run_id: UUID) -> Report:
         """Execute one segment of a queued run and wait for its end. For worker threads."""
         return self.submit(run_segment(self, run_id)).result()
+
+    def run_step(self, run_id: UUID, key: str) -> Report:
+        """Take and execute one remote step and wait for its end. For worker threads."""
+        return self.submit(run_step(self, run_id, key)).result()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the engine's loop."""
@@ -143,6 +149,8 @@ class Engine:
         for executing in list(self.executing.values()):
             drain([executing.lease])
             executing.interrupt()
+        for taking in list(self.taking.values()):
+            taking.interrupt()
 
     def close(self) -> None:
         """End the threads. Segments that still run lose their leases to the reaper."""

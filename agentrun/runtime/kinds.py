@@ -43,6 +43,8 @@ class Options:
     timeout: timedelta | None = None
     lease_seconds: float | None = None
     retries: Retries = ONCE
+    four_eyes: bool = False
+    """Whoever started a run approves nothing of it."""
 
     def overrides(self) -> dict[str, float]:
         """What is not left to the settings, in numbers and seconds."""
@@ -163,12 +165,14 @@ def durable(
     timeout: timedelta | float | None = None,
     lease_seconds: float | None = None,
     retries: Retries | int | None = None,
+    four_eyes: bool = False,
 ) -> Callable[[B], B]:
     """Register a function as the body of the kind `name`; the function itself stays as it is.
 
     Its first parameter is the context. With one more, that is the request; with several, the request is an object of
     their names. `timeout` (seconds or timedelta) is the run's deadline from its enqueueing; `retries` is what
-    `ctx.step` uses by default; `max_requeues` and `lease_seconds` override the settings.
+    `ctx.step` uses by default; `max_requeues` and `lease_seconds` override the settings. With `four_eyes`, no approval
+    of a run is given by the run's owner.
 
     Raises ConfigurationError where the signature cannot be used or the name is taken.
     """
@@ -178,6 +182,7 @@ def durable(
         timeout=as_timedelta(timeout),
         lease_seconds=lease_seconds,
         retries=as_retries(retries),
+        four_eyes=four_eyes,
     )
 
     def register(body: B) -> B:
@@ -204,7 +209,7 @@ def kind_of(name: str, body: Body, options: Options | None = None) -> Kind:
     return Kind(
         name=name,
         body=body,
-        request=_spread_request(name, takes, hints) if spread else _plain_request(takes, hints),
+        request=spread_request(name, takes, hints) if spread else plain_request(takes, hints),
         result=TypeAdapter(Any if result is None else result),
         takes=tuple(parameter.name for parameter in takes),
         spread=spread,
@@ -241,11 +246,13 @@ def as_retries(value: Retries | int | None) -> Retries:
             return value
 
 
-def _plain_request(takes: list[inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
+def plain_request(takes: list[inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
+    """The request is the one argument itself."""
     return TypeAdapter(hints.get(takes[0].name, Any) if takes else Any)
 
 
-def _spread_request(name: str, takes: list[inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
+def spread_request(name: str, takes: list[inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:
+    """The request is an object of the arguments' names."""
     fields: dict[str, Any] = {
         p.name: (hints.get(p.name, Any), ... if p.default is inspect.Parameter.empty else p.default) for p in takes
     }

@@ -18,6 +18,7 @@ from psycopg import Connection
 from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, StopSegment
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
+from agentrun.store.remote import RENEW_STEPS
 from agentrun.store.transitions import RENEW_ALL
 
 log = logging.getLogger("agentrun.runtime")
@@ -27,15 +28,17 @@ MARGIN = 0.1
 
 
 class Lease:
-    """The right of one segment to write to its run, under one epoch.
+    """The right of one segment to write to its run, under one epoch; with a `key`, the right to end a remote step.
 
     `on_stop` is called once, from any thread, when the segment has to end.
     """
 
-    __slots__ = ("_ending", "_lock", "_on_stop", "_until", "epoch", "owner", "run_id", "seconds", "stopped")
+    __slots__ = ("_ending", "_lock", "_on_stop", "_until", "epoch", "key", "owner", "run_id", "seconds", "stopped")
 
-    def __init__(self, run_id: UUID, epoch: int, owner: str, seconds: float, *, asked_at: float) -> None:
-        self.run_id, self.epoch, self.owner, self.seconds = run_id, epoch, owner, seconds
+    def __init__(
+        self, run_id: UUID, epoch: int, owner: str, seconds: float, *, asked_at: float, key: str | None = None
+    ) -> None:
+        self.run_id, self.epoch, self.owner, self.seconds, self.key = run_id, epoch, owner, seconds, key
         self._until = asked_at + seconds * (1 - MARGIN)
         self.stopped: StopSegment | None = None
         self._ending = False
@@ -96,7 +99,7 @@ class Heartbeat:
         self, database: Database, *, every: float, lease: float, on_beat: Callable[[Connection[type_of_row], int], None]
     ) -> None:
         self._database, self._every, self._default_lease, self._on_beat = database, every, lease, on_beat
-        self._leases: dict[UUID, Lease] = {}
+        self._leases: dict[tuple[UUID, str | None], Lease] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._closing = False
@@ -106,7 +109,7 @@ class Heartbeat:
     def hold(self, lease: Lease) -> None:
         """Renew this lease from now on."""
         with self._lock:
-            self._leases[lease.run_id] = lease
+            self._leases[lease.run_id, lease.key] = lease
             first = lease.seconds < self._default_lease
         self.start()
         if first:
@@ -115,8 +118,8 @@ class Heartbeat:
     def drop(self, lease: Lease) -> None:
         """Renew it no more: its segment has ended."""
         with self._lock:
-            if self._leases.get(lease.run_id) is lease:
-                del self._leases[lease.run_id]
+            if self._leases.get((lease.run_id, lease.key)) is lease:
+                del self._leases[lease.run_id, lease.key]
 
     def held(self) -> list[Lease]:
         """The leases held now."""
@@ -158,10 +161,12 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Renew every lease held, and tell the segments of those that are lost or asked to end."""
-        leases = {lease.run_id: lease for lease in self.held()}
+        held = self.held()
+        leases = {lease.run_id: lease for lease in held if lease.key is None}
+        taken = {(lease.run_id, lease.key): lease for lease in held if lease.key is not None}
         for _ in range(4):
-            leases = self._renew(leases)
-            if not leases:
+            leases, taken = self._renew(leases), self._renew_steps(taken)
+            if not leases and not taken:
                 break
             # The row was locked by its own segment's write: that takes milliseconds.
             self._wanted.wait(0.02)
@@ -186,6 +191,31 @@ class Heartbeat:
                 lease.stop(Cancelled())
             elif row["held"] and row["deadline_passed"]:
                 lease.stop(LimitReached())
+        return passed_over
+
+    def _renew_steps(self, taken: dict[tuple[UUID, str], Lease]) -> dict[tuple[UUID, str], Lease]:
+        """The same for remote steps."""
+        if not taken:
+            return {}
+        asked_at = time.monotonic()
+        ordered = sorted(taken.items())
+        params = {
+            "run_ids": [run_id for (run_id, _), _ in ordered],
+            "keys": [key for (_, key), _ in ordered],
+            "epochs": [lease.epoch for _, lease in ordered],
+            "lease": self._default_lease,
+        }
+        passed_over: dict[tuple[UUID, str], Lease] = {}
+        for row in self._connected().execute(RENEW_STEPS.sql, params).fetchall():
+            lease = taken[row["run_id"], row["key"]]
+            if not row["held"]:
+                lease.stop(LeaseLost())
+            elif row["renewed"]:
+                lease.extend(asked_at)
+            else:
+                passed_over[lease.run_id, row["key"]] = lease
+            if row["held"] and row["over"]:
+                lease.stop(Cancelled())
         return passed_over
 
     def _answers(self, leases: Iterable[Lease]) -> list[type_of_row]:

@@ -371,8 +371,9 @@ class Steps:
     async def _inside(self, spec: StepSpec, attempt: int, call: Callable[[], Any]) -> Any:
         """Call with the step's own context: `current_step()` works, and steps do not nest."""
         step = CurrentStep(
-            self.lease.run_id, spec.key, spec.name, attempt, idempotency_key(self.lease.run_id, spec.key), self.owner
-        )
+            self.lease.run_id, spec.key, spec.name, attempt, idempotency_key(self.lease.run_id, spec.key), self.owner,
+            beat=lambda _progress: self.lease.check(),
+        )  # fmt: skip
         inside, outside = CURRENT.set(step), BRANCH.set(None)
         try:
             answer = call()

@@ -20,12 +20,14 @@ from agentrun.runtime.kinds import registry
 from agentrun.runtime.luck import luck
 from agentrun.runtime.operators import Operators
 from agentrun.runtime.pager import page
+from agentrun.runtime.redispatch import Redispatch
 from agentrun.runtime.settling import facts_of, named_writes, woken_parents
 from agentrun.settings import Settings
 from agentrun.store import sweeping, transitions
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
 from agentrun.store.diagnosis import FORGET_GONE
+from agentrun.store.offers import OFFERED_COUNT, OFFERED_DUE, OFFERED_QUEUES
 from agentrun.store.reads import OPEN_CHILDREN
 from agentrun.store.sql import Statement
 from agentrun.store.waits import DUE, LOST_CHILDREN
@@ -48,6 +50,10 @@ class Found:
     woken: int = 0
     paged: int = 0
     told: int = 0
+    forgotten: int = 0
+    redispatched: int = 0
+    steps_retried: int = 0
+    steps_given_up: int = 0
 
 
 class Sweep:
@@ -69,6 +75,7 @@ class Sweep:
         self._expire()
         self._end_waits()
         self._cancel_orphans()
+        self._heal_steps()
         self._wake_due()
         self._tell()
         params = self._scope | {"name": "sweep", "by": self._by, "found": json.dumps(asdict(self.found))}
@@ -132,34 +139,51 @@ class Sweep:
                 self._publisher.wake(*woken_parents([moved]))
 
     def _end_waits(self) -> None:
-        """Timers that are due, answers that nobody gave in time, and children whose end their parent missed."""
+        """Timers that are due, answers that nobody gave in time, children whose end their parent missed or that nobody
+        starts, and signals that have expired."""
         for row in self._database.rows(DUE, self._scope):
             self.found.answered += self._answers.due(row, self._by)
         for row in self._database.rows(LOST_CHILDREN, self._scope):
             self.found.answered += self._answers.lost_child(row, self._by)
+        self.found.dead_lettered += self._answers.end_unstarted(self._by, limit=self._settings.sweep_batch)
+        self.found.forgotten += self._answers.forget_signals(limit=self._settings.sweep_batch)
 
     def _cancel_orphans(self) -> None:
         """A cancel goes down the tree, and so does a parent's failure: nobody will read what its children find."""
         for row in self._database.rows(OPEN_CHILDREN, self._scope | {"parent_id": None}):
             self.found.cancelled += self._operators.end_orphan(row["id"], by=self._by)
 
+    def _heal_steps(self) -> None:
+        """Remote steps that nobody took, whose taker died, or that are silent."""
+        healed = Redispatch(self._settings, self._database, self._publisher, by=self._by).run()
+        self.found.redispatched += healed.redispatched
+        self.found.steps_retried += healed.retried
+        self.found.steps_given_up += healed.given_up + healed.interrupted
+
     def _wake_due(self) -> None:
-        """Send at most as many wakes as there are due runs without a message, oldest first: a backlog is no fault."""
-        for row in self._database.rows(sweeping.QUEUES, self._scope):
-            queue = row["queue"]
+        """Send at most as many messages as there are due runs and steps without one, oldest first: a backlog is no
+        fault."""
+        queues = {row["queue"] for row in self._database.rows(sweeping.QUEUES, self._scope)}
+        queues |= {row["queue"] for row in self._database.rows(OFFERED_QUEUES, {})}
+        for queue in sorted(queues):
             depth = self._publisher.depth(queue)
             if depth is None:
                 continue
             batch = self._settings.sweep_batch
-            due = self._count(queue, depth + batch)
+            due = self._count(sweeping.DUE_COUNT, queue, depth + batch)
+            due += self._count(OFFERED_COUNT, queue, depth + batch)
             if due <= depth:
                 continue
             params = self._scope | {"queue": queue, "grace": GRACE_SECONDS, "limit": min(due - depth, batch)}
             wakes = [Wake.of(lost, cause="sweep") for lost in self._database.rows(sweeping.DUE, params)]
+            left = min(due - depth, batch) - len(wakes)
+            if left > 0:
+                offered = self._database.rows(OFFERED_DUE, params | {"limit": left})
+                wakes += [Wake.of_step(lost, cause="redispatch") for lost in offered]
             self.found.woken += self._publisher.wake(*wakes)
 
-    def _count(self, queue: str, most: int) -> int:
-        row = self._database.row(sweeping.DUE_COUNT, self._scope | {"queue": queue, "limit": most})
+    def _count(self, statement: Statement, queue: str, most: int) -> int:
+        row = self._database.row(statement, self._scope | {"queue": queue, "limit": most})
         return row["due"] if row is not None else 0
 
 

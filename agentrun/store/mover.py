@@ -94,7 +94,7 @@ def final_statement(name: str, row: CTE, *effects: CTE) -> Statement:
     parent = _answered_parent(row)
     woken = tuple(parent.c[name].label(f"parent_{name}") for name in ("id", "kind", "queue", "priority"))
     both = select(row, *woken).select_from(row.outerjoin(parent, true()))
-    return compiled(name, both.add_cte(*effects, _closed_waits(row), _told_parent(parent)))
+    return compiled(name, both.add_cte(*effects, _closed_waits(row), told_resolved(parent, CHILD, CHILD)))
 
 
 def _closed_waits(row: CTE) -> CTE:
@@ -120,6 +120,11 @@ def _answered_parent(row: CTE) -> CTE:
         .returning(waits.c.run_id, waits.c.step_key)
         .cte("answered")
     )
+    return counted(answered)
+
+
+def counted(answered: CTE, **values: ColumnElement[Any]) -> CTE:
+    """The runs of the resolved waits: each counted on its row and, where it is parked, put back to the queue."""
     parked = runs.c.status == word(Status.WAITING)
     return (
         update(runs)
@@ -129,21 +134,23 @@ def _answered_parent(row: CTE) -> CTE:
             status=case((parked, word(Status.QUEUED)), else_=runs.c.status),
             due_at=case((parked, now()), else_=runs.c.due_at),
             waiting_on=case((parked, null()), else_=runs.c.waiting_on),
+            **values,
         )
-        .returning(*WAKE_COLUMNS, answered.c.step_key)
+        .returning(*WAKE_COLUMNS, runs.c.status, answered.c.step_key)
         .cte("parent")
     )
 
 
-def _told_parent(parent: CTE) -> CTE:
-    said = func.json_build_object(_KEY, parent.c.step_key, _KIND, CHILD)
+def told_resolved(parent: CTE, by: ColumnElement[Any], kind: ColumnElement[Any]) -> CTE:
+    """The event of a wait that was resolved for a run."""
+    said = func.json_build_object(_KEY, parent.c.step_key, _KIND, kind)
     entry = select(
         parent.c.id,
         event_seq.next_value(),
         word(EventType.RESOLVED),
         now(),
         parent.c.epoch,
-        CHILD,
+        by,
         said,
     )
     return insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry).cte("told_parent")

@@ -57,12 +57,16 @@ CLAIMED_COLUMNS = (
 
 
 def write_in_flight(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether a non-idempotent write of the run started, has not said how it ended, and cannot be asked."""
+    """Whether a non-idempotent write of the run started, has not said how it ended, and cannot be asked.
+
+    A remote one counts once nobody works on it any more: until then its taker says how it ends.
+    """
     return exists().where(
         steps.c.run_id == run_id,
         steps.c.status == word(StepStatus.STARTED),
         steps.c.effect == word(Effect.NON_IDEMPOTENT_WRITE),
         ~steps.c.reconcilable,
+        steps.c.lease_expires_at.is_(None),
     )
 
 
@@ -308,13 +312,23 @@ def _redrive() -> Statement:
         pending_effect=null(),
         cancel_requested_at=null(),
     )
-    return statement("redrive", row, told(row, EventType.REDRIVEN), _redo_failed_steps(row))
+    return statement("redrive", row, told(row, EventType.REDRIVEN), _redo_failed_steps(row), _reopened_waits(row))
+
+
+def _reopened_waits(moved: CTE) -> CTE:
+    """What was asked and never answered is asked still."""
+    return (
+        update(waits)
+        .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED))
+        .values(status=word(WaitStatus.OPEN), resolved_at=null())
+        .cte("reopened")
+    )
 
 
 def _resolve(target: StepStatus) -> Statement:
     """An operator says how an interrupted write ended: it was applied (with this result), or it was not.
 
-    Refuses (no row): the run is not failed or cancelled, or no such write is in flight.
+    Refuses (no row): the run is not failed or cancelled, or no such write is in flight, or a remote one's taker lives.
     """
     ended = (runs.c.id == RUN_ID, runs.c.namespace == NAMESPACE)
     over = runs.c.status.in_([word(Status.CANCELLED), word(Status.FAILED)])
@@ -325,7 +339,10 @@ def _resolve(target: StepStatus) -> Statement:
     resolved = (
         update(steps)
         .where(
-            steps.c.run_id == held.c.id, steps.c.key == param("key", Text), steps.c.status == word(StepStatus.STARTED)
+            steps.c.run_id == held.c.id,
+            steps.c.key == param("key", Text),
+            steps.c.status == word(StepStatus.STARTED),
+            or_(steps.c.lease_expires_at.is_(None), steps.c.lease_expires_at < now()),
         )
         .values(values)
         .returning(steps.c.run_id.label("id"), held.c.epoch)

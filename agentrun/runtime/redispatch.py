@@ -1,0 +1,159 @@
+"""What becomes of remote steps that nobody took, whose taker died, or that are silent: offered again, or given up.
+
+A re-dispatch repeats nothing that its effect forbids and costs no try; a retry is a new try after a failure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentrun.core.codec import decode
+from agentrun.core.failures import Failure
+from agentrun.core.wake import Publisher, Wake
+from agentrun.core.words import FailureClass, StepKind, StepStatus
+from agentrun.runtime.luck import luck
+from agentrun.runtime.taking import backoff_of
+from agentrun.settings import Settings
+from agentrun.store import offers, remote
+from agentrun.store.connect import type_of_row
+from agentrun.store.database import Database
+from agentrun.store.sql import Statement
+
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Healed:
+    """What one pass did."""
+
+    redispatched: int = 0
+    retried: int = 0
+    given_up: int = 0
+    interrupted: int = 0
+
+
+class Redispatch:
+    """One pass over one namespace's remote and external steps. Any number may run at once."""
+
+    def __init__(self, settings: Settings, database: Database, publisher: Publisher, *, by: str) -> None:
+        self._settings, self._database, self._publisher, self._by = settings, database, publisher, by
+        self._scope = {"namespace": settings.namespace, "limit": settings.sweep_batch}
+        self.healed = Healed()
+
+    def run(self) -> Healed:
+        """Settle every step in trouble, at most a batch of each kind."""
+        wakes: list[Wake] = []
+        for statement in offers.TROUBLED:
+            for row in self._database.rows(statement, self._scope):
+                wakes += self._settled(row)
+        self._publisher.wake(*wakes)
+        return self.healed
+
+    def _settled(self, row: Row) -> list[Wake]:
+        policy: dict[str, Any] = decode(row["policy"]) or {}
+        if not row["may_repeat"] and row["status"] == StepStatus.STARTED:
+            self.healed.interrupted += 1
+            return self._woken(self._do(remote.INTERRUPT, row, _failure(row)))
+        if row["trouble"] == "lost":
+            return self._offered_again(row, policy)
+        if row["attempt"] < policy.get("attempts", 1):
+            delay = backoff_of(policy).delay(row["attempt"] - 1, luck())
+            self.healed.retried += 1
+            moved = self._do(remote.RETRY_TROUBLED, row, _failure(row), delay=delay)
+            return [Wake.of_step(step, delay=delay, cause="retry") for step in moved if step["queue"]]
+        return self._given_up(row)
+
+    def _offered_again(self, row: Row, policy: Mapping[str, Any]) -> list[Wake]:
+        most = policy.get("redispatch_max")
+        if row["redispatch_count"] >= (self._settings.redispatch_max if most is None else most):
+            return self._given_up(row)
+        moved = self._do(remote.REDISPATCH, row, None)
+        self.healed.redispatched += len(moved)
+        return [Wake.of_step(step, cause="redispatch") for step in moved if step["queue"]]
+
+    def _given_up(self, row: Row) -> list[Wake]:
+        self.healed.given_up += 1
+        return self._woken(self._do(remote.FAIL_TROUBLED, row, _failure(row)))
+
+    def _woken(self, rows: list[type_of_row]) -> list[Wake]:
+        return [Wake.of(row, cause="step") for row in rows if row["status"] == "waiting"]
+
+    def _do(
+        self, statement: Statement, row: Row, failure: Failure | None, *, delay: float | None = None
+    ) -> list[type_of_row]:
+        said: dict[str, Any] = {"key": row["key"], "name": row["name"], "attempt": row["attempt"]}
+        said |= {"trouble": row["trouble"], "lost": row["by"], "redispatch_count": row["redispatch_count"]}
+        params = {
+            "run_id": row["run_id"],
+            "key": row["key"],
+            "step_epoch": row["step_epoch"],
+            "token_digest": None,
+            "namespace": self._settings.namespace,
+            "by": self._by,
+            "result": None,
+            "error": json.dumps(failure.as_json()) if failure is not None else None,
+            "delay": delay,
+            "data": json.dumps(said),
+            "mine": None,
+        }
+        return self._database.rows(statement, params)
+
+
+def redispatch_run(
+    settings: Settings, database: Database, publisher: Publisher, run_id: Any, *, by: str
+) -> tuple[int, list[str]]:
+    """Send every pending remote step of a run again, now; returns how many, and why others were left.
+
+    Safe on a healthy run: a step whose worker lives is left to it, a step on offer only gets another message, a
+    result that lands meanwhile stands, and a non-idempotent write that somebody took is never repeated.
+    """
+    rows = database.rows(offers.PENDING, {"run_id": run_id})
+    wakes: list[Wake] = []
+    left: list[str] = []
+    sent = 0
+    for row in rows:
+        if row["status"] == StepStatus.OFFERED:
+            if row["queue"] is None:
+                left.append(f"{row['key']}: on offer already, for a program elsewhere to take")
+            elif not row["due"]:
+                left.append(f"{row['key']}: its next try is not due yet")
+            else:
+                wakes.append(Wake.of_step(row, cause="redispatch"))
+            continue
+        said = {"key": row["key"], "name": row["name"], "trouble": "by hand", "lost": row["by"]}
+        params = {"run_id": run_id, "key": row["key"], "step_epoch": row["step_epoch"], "by": by, "delay": None}
+        params |= {"namespace": settings.namespace, "data": json.dumps(said)}
+        moved = database.rows(remote.REDISPATCH_BY_HAND, params)
+        wakes += [Wake.of_step(step, cause="redispatch") for step in moved if step["queue"]]
+        sent += sum(1 for step in moved if not step["queue"])
+        if not moved:
+            left.append(f"{row['key']}: {_why_left(row)}")
+    publisher.wake(*wakes)
+    return sent + len(wakes), left
+
+
+def _why_left(row: Row) -> str:
+    if not row["may_repeat"]:
+        return f"`{row['by']}` took it, and a non-idempotent write is never repeated"
+    if row["kind"] == StepKind.REMOTE and not row["lapsed"]:
+        return f"`{row['by']}` works on it and renews its lease"
+    return "it ended meanwhile"
+
+
+def _failure(row: Row) -> Failure:
+    tries = row["attempt"]
+    match row["trouble"]:
+        case "lost":
+            said = f"`{row['by']}` stopped renewing the lease of step `{row['name']}`"
+            if row["may_repeat"]:
+                said += f", after {row['redispatch_count']} re-dispatches (AGENTRUN_REDISPATCH_MAX)"
+            return Failure(FailureClass.UNKNOWN, "remote_step_lost", said, row["key"])
+        case "silent":
+            said = f"`{row['by']}` was silent for longer than the timeout of step `{row['name']}`, at try {tries}"
+            return Failure(FailureClass.CONNECTION, "remote_step_timeout", said, row["key"])
+        case _:
+            said = f"nobody took step `{row['name']}` from queue `{row['queue']}` in its pickup_timeout, at try {tries}"
+            return Failure(FailureClass.CONNECTION, "remote_step_timeout", said, row["key"])

@@ -1,0 +1,179 @@
+"""Remote steps: functions registered under a name, which workers on any queue execute for whatever run asks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from agentrun.core.codec import encode
+from agentrun.core.errors import ConfigurationError, InvalidRequest, InvalidResult, UnknownKind
+from agentrun.core.words import Effect
+from agentrun.runtime.effects import UNDECLARED, Declared, declared
+from agentrun.runtime.kinds import explain, plain_request, spread_request, unknown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStep:
+    """A registered function. `spread` ones take the input's members as arguments, the others the input itself."""
+
+    name: str
+    function: Callable[..., Any]
+    declares: Declared
+    queue: str | None
+    input: TypeAdapter[Any]
+    result: TypeAdapter[Any]
+    takes: tuple[str, ...]
+    spread: bool
+
+    def encode_input(self, value: Any) -> str:
+        """JSON text of an input. Raises InvalidRequest where it does not fit the function's types."""
+        text = encode(value, what=f"the input of remote step `{self.name}`")
+        self._decoded(text)
+        return text
+
+    def encode_result(self, value: Any) -> str:
+        """JSON text of what the function returned. Raises InvalidResult where that is not what it promised."""
+        try:
+            return self.result.dump_json(self.result.validate_python(value)).decode()
+        except ValidationError as error:
+            raise InvalidResult(
+                f"remote step `{self.name}` returned what its annotation does not allow: {explain(error)}"
+            ) from None
+        except ValueError as error:
+            raise InvalidResult(f"remote step `{self.name}` returned what cannot be stored as JSON: {error}") from None
+
+    def call(self, text: str) -> Any:
+        """Call the function with the input: a coroutine for `async def`, the result itself for `def`."""
+        value = self._decoded(text)
+        if self.spread:
+            return self.function(**{name: getattr(value, name) for name in self.takes})
+        return self.function(value) if self.takes else self.function()
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function: it runs on the loop, others get a thread."""
+        return inspect.iscoroutinefunction(self.function)
+
+    def _decoded(self, text: str) -> Any:
+        try:
+            return self.input.validate_json(text)
+        except ValidationError as error:
+            raise InvalidRequest(f"the input does not fit remote step `{self.name}`: {explain(error)}") from None
+
+
+class RemoteSteps:
+    """The remote steps of one process."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, RemoteStep] = {}
+
+    def add(self, step: RemoteStep) -> None:
+        """Register. Raises ConfigurationError where another function has the name."""
+        there = self._steps.get(step.name)
+        if there is not None and _source(there.function) != _source(step.function):
+            raise ConfigurationError(
+                f"remote step `{step.name}` is registered twice: by {_source(there.function)} and "
+                f"{_source(step.function)}"
+            )
+        self._steps[step.name] = step
+
+    def get(self, name: str) -> RemoteStep | None:
+        """The step, or None where this process does not know it."""
+        return self._steps.get(name)
+
+    def require(self, name: str) -> RemoteStep:
+        """The step. Raises UnknownKind, with the near miss."""
+        step = self._steps.get(name)
+        if step is None:
+            raise UnknownKind(unknown(name, self.names()))
+        return step
+
+    def names(self) -> tuple[str, ...]:
+        """All registered names, sorted."""
+        return tuple(sorted(self._steps))
+
+    def undeclared(self) -> tuple[str, ...]:
+        """Steps that say nothing of their effect, and are taken for non-idempotent writes."""
+        return tuple(name for name in self.names() if self._steps[name].declares is UNDECLARED)
+
+    def reconcilable(self) -> tuple[str, ...]:
+        """Steps whose interrupted writes can be asked about."""
+        return tuple(name for name in self.names() if self._steps[name].declares.reconcile is not None)
+
+    def effects(self) -> dict[str, str]:
+        """What each step's function declares."""
+        return {name: str(step.declares.effect) for name, step in self._steps.items()}
+
+    def snapshot(self) -> Mapping[str, RemoteStep]:
+        """The steps as they are now, for `restore`."""
+        return dict(self._steps)
+
+    def restore(self, steps: Mapping[str, RemoteStep]) -> None:
+        """Forget what was registered since."""
+        self._steps = dict(steps)
+
+
+remote_steps = RemoteSteps()
+"""This process's remote steps."""
+
+
+def remote_step(
+    name: str,
+    *,
+    effect: Effect | None = None,
+    reconcile: Callable[..., Any] | None = None,
+    queue: str | None = None,
+) -> Callable[[F], F]:
+    """Register a function as the remote step `name`; the function itself stays as it is.
+
+    With one parameter, that is the input; with several, the input is an object of their names. `effect` is what
+    repeating it would do: without it (and without `@effect` on the function) it is taken for a non-idempotent write,
+    which is never repeated. `reconcile(idempotency_key)` is asked about an interrupted write. `queue` is where bodies
+    offer it that name none.
+
+    Raises ConfigurationError where the signature cannot be used or the name is taken.
+    """
+
+    def register(function: F) -> F:
+        remote_steps.add(_step_of(name, function, effect, reconcile, queue))
+        return function
+
+    return register
+
+
+def _step_of(
+    name: str,
+    function: Callable[..., Any],
+    effect: Effect | None,
+    reconcile: Callable[..., Any] | None,
+    queue: str | None,
+) -> RemoteStep:
+    if not name or name != name.strip() or len(name) > 200:
+        raise ConfigurationError(f"a remote step's name must be 1 to 200 characters without blanks, not {name!r}")
+    hints = get_type_hints(function, include_extras=True)
+    takes = list(inspect.signature(function).parameters.values())
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in takes):
+        raise ConfigurationError(f"remote step `{name}` must take named parameters: def {function.__name__}(doc: Doc)")
+    result = hints.get("return", Any)
+    spread = len(takes) > 1
+    declares = Declared(effect, reconcile) if effect is not None else declared(function) or UNDECLARED
+    return RemoteStep(
+        name=name,
+        function=function,
+        declares=declares,
+        queue=queue,
+        input=spread_request(name, takes, hints) if spread else plain_request(takes, hints),
+        result=TypeAdapter(type(None) if result is None else result),
+        takes=tuple(parameter.name for parameter in takes),
+        spread=spread,
+    )
+
+
+def _source(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"

@@ -1,0 +1,258 @@
+"""The worker's side of a remote step: take it, execute it under its own lease, and say how it ended.
+
+Taking is exclusive, so a message may come twice. Whatever this process does not say any more, the sweep settles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from agentrun.core.codec import decode, within
+from agentrun.core.errors import BodyError, NotApplied
+from agentrun.core.failures import Failure, describe
+from agentrun.core.outcome import HandedBack, LeaseLost
+from agentrun.core.policy import Backoff
+from agentrun.core.wake import Wake
+from agentrun.core.words import Effect, FailureClass, Segment, StepStatus
+from agentrun.runtime.current import CURRENT, CurrentStep
+from agentrun.runtime.effects import NOT_APPLIED, Applied
+from agentrun.runtime.keys import BRANCH
+from agentrun.runtime.lease import Lease
+from agentrun.runtime.luck import luck
+from agentrun.runtime.remotesteps import RemoteStep, remote_steps
+from agentrun.runtime.settling import Report
+from agentrun.runtime.stepspec import ended_with, in_thread
+from agentrun.store import remote
+from agentrun.store.offers import STATE
+from agentrun.store.writer import Write
+
+if TYPE_CHECKING:
+    from agentrun.runtime.engine import Engine
+
+log = logging.getLogger("agentrun.runtime")
+
+Taken = Mapping[str, Any]
+
+
+async def run_step(engine: Engine, run_id: UUID, key: str) -> Report:
+    """Take the step and execute it. Never raises for its outcome; a message that finds nothing to do changes nothing.
+
+    The report's outcome is `completed`, `failed`, `retried`, `handed_back`, `interrupted`, `lease_lost`; or why it was
+    not taken: `unknown`, `early`, `elsewhere` (this process has not registered it), `ended`, `busy`.
+    """
+    asked_at = time.monotonic()
+    owner = engine.owner(Segment.WORKER)
+    taken = await _take(engine, run_id, key, owner)
+    if taken is None:
+        return await _why_not(engine, run_id, key)
+    lease = Lease(run_id, taken["step_epoch"], owner, engine.settings.lease_seconds, asked_at=asked_at, key=key)
+    engine.heartbeat.hold(lease)
+    try:
+        outcome = await _Taking(engine, taken, lease).outcome()
+    finally:
+        engine.heartbeat.drop(lease)
+        engine.taking.pop((run_id, key), None)
+    log.info("step %s of run %s: %s", key, run_id, outcome)
+    return Report(run_id, outcome, taken["name"], taken["step_epoch"])
+
+
+async def _take(engine: Engine, run_id: UUID, key: str, owner: str) -> Taken | None:
+    params = {
+        "run_id": run_id,
+        "key": key,
+        "namespace": engine.settings.namespace,
+        "names": list(remote_steps.names()),
+        "reconcilable": list(remote_steps.reconcilable()),
+        "effects": json.dumps(remote_steps.effects()),
+        "by": owner,
+        "lease": engine.settings.lease_seconds,
+    }
+    rows = await engine.writer.write(Write(remote.TAKE, params, landed=remote.TAKE_LANDED))
+    return rows[0] if rows and (run_id, key) not in engine.taking else None
+
+
+async def _why_not(engine: Engine, run_id: UUID, key: str) -> Report:
+    rows = await engine.writer.write(Write(STATE, {"run_id": run_id, "key": key}))
+    if not rows or rows[0]["namespace"] != engine.settings.namespace:
+        log.warning("a message for step %s of run %s found no such step here", key, run_id)
+        return Report(run_id, "unknown")
+    row = rows[0]
+    if row["over"] or row["status"] in (StepStatus.COMPLETED, StepStatus.FAILED):
+        return Report(run_id, "ended", row["name"])
+    if row["status"] != StepStatus.OFFERED:
+        return Report(run_id, "busy", row["name"])
+    if float(row["early"]) > 0:
+        wake = Wake(run_id, row["queue"], row["name"], row["priority"], float(row["early"]), "early", key)
+        engine.publisher.soon(wake)
+        return Report(run_id, "early", row["name"])
+    return Report(run_id, "elsewhere" if remote_steps.get(row["name"]) is None else "busy", row["name"])
+
+
+class _Taking:
+    """One step that this process executes now."""
+
+    def __init__(self, engine: Engine, taken: Taken, lease: Lease) -> None:
+        self._engine, self._taken, self._lease = engine, taken, lease
+        self._policy: dict[str, Any] = decode(taken["policy"]) or {}
+        self._irrevocable = taken["effect"] == Effect.NON_IDEMPOTENT_WRITE
+        self._beaten = time.monotonic()
+
+    async def outcome(self) -> str:
+        """Execute it and say how it ended; the word for the report."""
+        step = remote_steps.require(self._taken["name"])
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(self._executed(step))
+        self._engine.taking[(self._lease.run_id, self._taken["key"])] = self
+        self._task = task
+
+        def stop(ending: BaseException) -> None:
+            loop.call_soon_threadsafe(self._stopped, ending)
+
+        self._lease.when_stopped(stop)
+        if self._engine.draining:
+            self._lease.stop(HandedBack())
+        try:
+            text = await task
+        except asyncio.CancelledError:
+            return await self._given_back()
+        except Exception as error:
+            return await self._failed(error)
+        rows = await self._said(remote.COMPLETE, StepStatus.COMPLETED, result=text)
+        return "completed" if rows else "lease_lost"
+
+    def interrupt(self) -> None:
+        """Throw away what is being done, where it may be done again."""
+        if not self._irrevocable or isinstance(self._lease.stopped, LeaseLost):
+            self._task.cancel()
+
+    def _stopped(self, ending: BaseException) -> None:
+        if not isinstance(ending, HandedBack):
+            self._task.cancel()
+
+    # ---- what it does
+
+    async def _executed(self, step: RemoteStep) -> str:
+        current = CurrentStep(
+            run_id=self._lease.run_id,
+            key=self._taken["key"],
+            name=step.name,
+            attempt=self._taken["attempt"],
+            idempotency_key=self._taken["idempotency_key"],
+            owner=self._taken["owner"],
+            beat=self.beat,
+        )
+        CURRENT.set(current)
+        BRANCH.set(None)
+        found = await self._reconciled(step)
+        value = found[0] if found is not None else await self._called(step)
+        limit = self._engine.settings.max_result_bytes
+        what = f"the result of remote step `{step.name}`"
+        return within(step.encode_result(value), limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES")
+
+    async def _called(self, step: RemoteStep) -> Any:
+        try:
+            if step.is_async:
+                return await step.call(self._taken["args"])
+            return await in_thread(self._engine.threads, step.call, self._taken["args"])
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise BodyError(f"`{step.name}` raised {type(error).__name__}; a step must not end its process") from error
+
+    async def _reconciled(self, step: RemoteStep) -> tuple[Any] | None:
+        """A write that somebody took before is asked about first. None: it may start afresh."""
+        if step.declares.reconcile is None or not self._irrevocable or self._taken["step_epoch"] == 1:
+            return None
+        answer = await in_thread(self._engine.threads, step.declares.reconcile, self._taken["idempotency_key"])
+        if asyncio.iscoroutine(answer):
+            answer = await answer
+        if answer is NOT_APPLIED:
+            return None
+        if not isinstance(answer, Applied):
+            raise BodyError(
+                f"the reconcile function of `{step.name}` returned {type(answer).__name__}, not Applied or NOT_APPLIED"
+            )
+        return (answer.result,)
+
+    def beat(self, progress: Any) -> None:
+        """Store a beat, at most one per half window. Raises what stops the step."""
+        self._lease.check()
+        window = self._policy.get("timeout") or self._lease.seconds
+        now = time.monotonic()
+        if now - self._beaten < window / 2:
+            return
+        self._beaten = now
+        params = self._guard() | {"progress": json.dumps(progress) if progress is not None else None}
+        self._engine.submit(self._engine.writer.write(Write(remote.BEAT, params)))
+
+    # ---- how it ended
+
+    async def _failed(self, error: Exception) -> str:
+        failure = describe(error)
+        if self._irrevocable and not isinstance(error, NotApplied):
+            return await self._interrupted(failure)
+        if failure.failure_class.retryable and self._taken["attempt"] < self._policy.get("attempts", 1):
+            delay = failure.retry_after or backoff_of(self._policy).delay(self._taken["attempt"] - 1, luck())
+            rows = await self._said(remote.RETRY, StepStatus.OFFERED, error=failure, delay=delay)
+            for row in rows:
+                self._engine.publisher.soon(Wake.of_step(row, delay=delay, cause="retry"))
+            return "retried" if rows else "lease_lost"
+        rows = await self._said(remote.FAIL, StepStatus.FAILED, error=failure)
+        return "failed" if rows else "lease_lost"
+
+    async def _interrupted(self, failure: Failure) -> str:
+        rows = await self._said(remote.INTERRUPT, StepStatus.STARTED, error=failure, mine="yes")
+        return "interrupted" if rows else "lease_lost"
+
+    async def _given_back(self) -> str:
+        stopped = self._lease.stopped
+        if isinstance(stopped, LeaseLost):
+            return "lease_lost"
+        if stopped is None or self._irrevocable:
+            cancelled = Failure(FailureClass.UNKNOWN, "CancelledError", "the step was cancelled", self._taken["key"])
+            return await self._failed_with(cancelled)
+        rows = await self._said(remote.GIVE_BACK, StepStatus.OFFERED)
+        for row in rows:
+            self._engine.publisher.soon(Wake.of_step(row, cause="hand back"))
+        return "handed_back" if rows else "lease_lost"
+
+    async def _failed_with(self, failure: Failure) -> str:
+        if self._irrevocable:
+            return await self._interrupted(failure)
+        rows = await self._said(remote.FAIL, StepStatus.FAILED, error=failure)
+        return "failed" if rows else "lease_lost"
+
+    async def _said(self, statement: Any, status: StepStatus, **values: Any) -> list[dict[str, Any]]:
+        failure: Failure | None = values.pop("error", None)
+        said = ended_with(status, values.pop("result", None), failure, None)
+        event = {"key": self._taken["key"], "name": self._taken["name"], "attempt": self._taken["attempt"]}
+        if failure is not None:
+            event["failure"] = str(failure.failure_class)
+        params = self._guard() | said | {"delay": None, "data": json.dumps(event), "mine": None} | values
+        ended = {"ended": str(status)}
+        rows = await self._engine.writer.write(
+            Write(statement, params, landed=remote.STEP_ENDED_BY, landed_params=ended)
+        )
+        for row in rows:
+            if row.get("status") == "waiting":
+                self._engine.publisher.soon(Wake.of(row, cause="step"))
+        return rows
+
+    def _guard(self) -> dict[str, Any]:
+        return {
+            "run_id": self._lease.run_id,
+            "key": self._taken["key"],
+            "step_epoch": self._lease.epoch,
+            "token_digest": None,
+            "namespace": self._engine.settings.namespace,
+            "by": self._lease.owner,
+        }
+
+
+def backoff_of(policy: Mapping[str, Any]) -> Backoff:
+    """The pauses between a step's tries."""
+    return Backoff(policy.get("backoff_base") or 1.0, policy.get("backoff_cap") or 30.0)

@@ -1,0 +1,114 @@
+"""What is asked about remote and external steps: which are in trouble, which have no message, which are on offer.
+
+These reads only choose candidates; the statements of `remote` check everything again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Double, Integer, Text, and_, case, func, or_, select
+from sqlalchemy.dialects.postgresql import UUID
+
+from agentrun.core.words import StepKind
+from agentrun.store.mover import NAMESPACE, RUN_ID
+from agentrun.store.remote import ELSEWHERE, LOST, MAY_REPEAT, OFFER_COLUMNS, OFFERED, SILENT, STARTED, UNCLAIMED
+from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.tables import runs, steps
+from agentrun.store.waits import KEY
+
+QUEUE = param("queue", Text)
+LIMIT = param("limit", Integer)
+_IN_NAMESPACE = and_(runs.c.namespace == NAMESPACE, runs.c.finished_at.is_(None))
+_FACTS = (
+    *OFFER_COLUMNS, steps.c.kind, steps.c.status, steps.c.step_epoch, steps.c.policy, steps.c.by,
+    MAY_REPEAT.label("may_repeat"), runs.c.priority,
+)  # fmt: skip
+
+
+def _age(since: ColumnElement[Any]) -> ColumnElement[Any]:
+    return func.extract("epoch", now() - since)
+
+
+def _of_open_runs(*columns: Any) -> Any:
+    return select(*columns).join(runs, runs.c.id == steps.c.run_id).where(_IN_NAMESPACE)
+
+
+def _troubled(name: str, trouble: ColumnElement[bool], word_for: str) -> Statement:
+    listing = _of_open_runs(*_FACTS, word(word_for).label("trouble")).where(ELSEWHERE, trouble)
+    # A row that somebody has locked is left for the next sweep.
+    return compiled(name, listing.limit(LIMIT).with_for_update(skip_locked=True, key_share=True, of=steps))
+
+
+def _offered_queues() -> Statement:
+    """The queues that hold offered steps, one index probe each however many steps they hold."""
+    waiting = and_(OFFERED, steps.c.queue.is_not(None))
+    first = select(func.min(steps.c.queue).label("queue")).where(waiting).cte("names", recursive=True)
+    after = select(func.min(steps.c.queue)).where(waiting, steps.c.queue > first.c.queue).scalar_subquery()
+    names = first.union_all(select(after).where(first.c.queue.is_not(None)))
+    return compiled("offered_queues", select(names.c.queue).where(names.c.queue.is_not(None)))
+
+
+_DUE = and_(OFFERED, steps.c.queue == QUEUE, steps.c.due_at <= now())
+
+
+def _offered_count() -> Statement:
+    """How many offered steps of a queue are due, counted no further than `limit`."""
+    some = _of_open_runs(number(1).label("one")).where(_DUE).limit(LIMIT).subquery("some")
+    return compiled("offered_count", select(func.count().label("due")).select_from(some))
+
+
+def _offered_due() -> Statement:
+    """Offered steps of a queue, oldest first, passing over those whose message may still be on its way."""
+    settled = steps.c.due_at <= now() - seconds(param("grace", Double))
+    due = _of_open_runs(*OFFER_COLUMNS, runs.c.priority).where(_DUE, settled)
+    return compiled("offered_due", due.order_by(steps.c.due_at).limit(LIMIT))
+
+
+def _pending() -> Statement:
+    """The steps of one run that are done elsewhere and have not ended."""
+    open_steps = and_(steps.c.run_id == RUN_ID, ELSEWHERE, or_(OFFERED, STARTED))
+    waiting = (OFFERED & (steps.c.due_at <= now())).label("due")
+    lapsed = (STARTED & (steps.c.lease_expires_at < now())).is_(True).label("lapsed")
+    listing = select(*_FACTS, waiting, lapsed).join(runs, runs.c.id == steps.c.run_id)
+    return compiled("pending_steps", listing.where(open_steps).order_by(steps.c.offered_at, steps.c.key))
+
+
+def _external() -> Statement:
+    """External steps on offer or taken, oldest first, with what they ask for."""
+    columns = (
+        steps.c.run_id, steps.c.key, steps.c.name, steps.c.status, steps.c.attempt, steps.c.effect, steps.c.args,
+        steps.c.idempotency_key, steps.c.offered_at, steps.c.started_at, steps.c.heartbeat_at, steps.c.progress,
+        steps.c.by, steps.c.redispatch_count, runs.c.kind.label("run_kind"), runs.c.owner,
+        _age(func.coalesce(steps.c.heartbeat_at, steps.c.started_at, steps.c.offered_at)).label("silent_for"),
+    )  # fmt: skip
+    filters = (
+        steps.c.kind == word(StepKind.EXTERNAL),
+        case((param("taken", Text).is_(None), OFFERED), else_=or_(OFFERED, STARTED)),
+        or_(param("name", Text).is_(None), steps.c.name == param("name", Text)),
+        or_(param("run_id", UUID).is_(None), steps.c.run_id == RUN_ID),
+    )
+    listing = _of_open_runs(*columns).where(*filters)
+    return compiled("external_steps", listing.order_by(steps.c.offered_at).limit(LIMIT))
+
+
+def _state() -> Statement:
+    """Why a step could not be taken: its status and run, and how many seconds its message is early."""
+    early = func.extract("epoch", steps.c.due_at - now()).label("early")
+    columns = (steps.c.status, steps.c.name, steps.c.queue, steps.c.kind, runs.c.namespace, runs.c.priority, early)
+    over = or_(runs.c.finished_at.is_not(None), runs.c.cancel_requested_at.is_not(None)).label("over")
+    state = select(*columns, over).join(runs, runs.c.id == steps.c.run_id)
+    return compiled("step_state", state.where(steps.c.run_id == RUN_ID, steps.c.key == KEY))
+
+
+TROUBLED = (
+    _troubled("lost_steps", LOST, "lost"),
+    _troubled("silent_steps", SILENT, "silent"),
+    _troubled("unclaimed_steps", UNCLAIMED, "unclaimed"),
+)
+OFFERED_QUEUES = _offered_queues()
+OFFERED_COUNT = _offered_count()
+OFFERED_DUE = _offered_due()
+PENDING = _pending()
+EXTERNAL = _external()
+STATE = _state()

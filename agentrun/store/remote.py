@@ -1,0 +1,382 @@
+"""Steps that somebody else executes: offered under the run's epoch, taken under an epoch of their own, ended once.
+
+Every statement locks the run's row first and the step's after it, so a step has one order of events and no two
+statements deadlock. A wait of kind `remote` parks the run; it is resolved in the statement that ends its step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    Text,
+    and_,
+    case,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
+from sqlalchemy.sql.selectable import CTE
+
+from agentrun.core.words import Effect, EventType, StepKind, StepStatus, WaitStatus
+from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, counted, told, told_resolved
+from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.tables import event_seq, runs, steps, waits
+from agentrun.store.waits import KEY, SEEN_COLUMNS, registered
+from agentrun.store.waits import held as held_by_segment
+
+STEP_EPOCH = param("step_epoch", BigInteger)
+TOKEN = param("token_digest", Text)
+LEASE = param("lease", Double)
+REMOTE: ColumnElement[str] = literal_column("'remote'")
+ELSEWHERE = steps.c.kind.in_([word(StepKind.REMOTE), word(StepKind.EXTERNAL)])
+OFFERED = steps.c.status == word(StepStatus.OFFERED)
+STARTED = steps.c.status == word(StepStatus.STARTED)
+MAY_REPEAT = or_(steps.c.effect != word(Effect.NON_IDEMPOTENT_WRITE), steps.c.reconcilable)
+OFFER_COLUMNS = (steps.c.run_id, steps.c.key, steps.c.name, steps.c.queue, steps.c.attempt, steps.c.redispatch_count)
+
+
+def policy(name: str) -> ColumnElement[Any]:
+    """A number of the step's policy, or NULL."""
+    return func.nullif(steps.c.policy.op("->>")(literal_column(f"'{name}'")), literal_column("''")).cast(Double)
+
+
+# What the body said of its effect, and what the process that takes it declares.
+_POLICY_EFFECT = steps.c.policy.op("->>")(literal_column("'effect'"))
+_DECLARED_HERE = param("effects", JSONB).op("->>")(steps.c.name)
+
+# Who may say something about a started step: its taker by the step's epoch, a program elsewhere by its token.
+_TAKEN_BY_ME = and_(STARTED, or_(steps.c.step_epoch == STEP_EPOCH, steps.c.token_digest == TOKEN))
+
+
+def _open_run() -> CTE:
+    """The step's run, locked, in this namespace and not final."""
+    return _run(runs.c.finished_at.is_(None))
+
+
+def _run(*guards: ColumnElement[bool]) -> CTE:
+    columns = (runs.c.id, runs.c.epoch, runs.c.status, runs.c.owner, runs.c.kind, runs.c.priority)
+    mine = select(*columns).where(runs.c.id == RUN_ID, runs.c.namespace == NAMESPACE, *guards)
+    return mine.with_for_update(key_share=True).cte("held")
+
+
+def _offer() -> Statement:
+    """Offer a step and register the run's wait for it. Refuses (no row): not held, or the step is offered already.
+
+    A step that has to be done again (it failed with its segment, or is known not to have happened) is offered afresh.
+    """
+    source = held_by_segment()
+    values: dict[str, Any] = {
+        "run_id": source.c.id,
+        "key": KEY,
+        "kind": param("step_kind", Text),
+        "name": param("name", Text),
+        "effect": param("effect", Text),
+        "status": word(StepStatus.OFFERED),
+        "attempt": number(1),
+        "epoch": EPOCH,
+        "args_digest": param("args_digest", Text),
+        "args": param("args", JSON),
+        "idempotency_key": param("idempotency_key", Text),
+        "queue": param("queue", Text),
+        "offered_at": now(),
+        "due_at": now(),
+        "lease_expires_at": now() + seconds(param("pickup", Double)),
+        "policy": param("policy", JSON),
+    }
+    again = {name: insert(steps).excluded[name] for name in values if name not in ("run_id", "key", "idempotency_key")}
+    again |= {"attempt": steps.c.attempt + number(1), "error": null(), "finished_at": null()}
+    again |= {"redispatch_count": number(0)}
+    offered = (
+        insert(steps)
+        .from_select(list(values), select(*values.values()).select_from(source))
+        .on_conflict_do_update(
+            index_elements=["run_id", "key"],
+            set_=again,
+            where=steps.c.status.in_([word(StepStatus.NOT_APPLIED), word(StepStatus.REDO)]),
+        )
+        .returning(steps.c.run_id.label("id"))
+        .cte("offered")
+    )
+    asking = select(source.c.id, source.c.namespace).join(offered, offered.c.id == source.c.id).cte("asking")
+    stored = registered(asking).on_conflict_do_update(
+        index_elements=["run_id", "step_key"],
+        set_={"status": word(WaitStatus.OPEN), "resolution": null(), "resolved_by": null(), "resolved_at": null()},
+    )
+    return compiled("offer_step", select(stored.returning(*SEEN_COLUMNS).cte("waiting")))
+
+
+def _take(source: CTE, *guards: ColumnElement[bool], **values: ColumnElement[Any]) -> CTE:
+    """The one place where a step is taken: exclusive, because it has to be on offer."""
+    return (
+        update(steps)
+        .where(steps.c.run_id == source.c.id, steps.c.key == KEY, OFFERED, steps.c.due_at <= now(), *guards)
+        .values(
+            status=word(StepStatus.STARTED),
+            step_epoch=func.coalesce(steps.c.step_epoch, number(0)) + number(1),
+            by=BY,
+            started_seq=event_seq.next_value(),
+            started_at=now(),
+            heartbeat_at=null(),
+            due_at=now() + seconds(policy("timeout")),
+            **values,
+        )
+        .returning(
+            *OFFER_COLUMNS, steps.c.effect, steps.c.args, steps.c.step_epoch, steps.c.policy, steps.c.idempotency_key,
+            source.c.owner, source.c.kind.label("run_kind"), source.c.priority,
+        )
+        .cte("taken")
+    )  # fmt: skip
+
+
+def _take_remote() -> Statement:
+    """Refuses (no row): not on offer, not due, the run is final or about to be cancelled, or unknown here."""
+    source = _run(runs.c.finished_at.is_(None), runs.c.cancel_requested_at.is_(None))
+    taken = _take(
+        source,
+        steps.c.kind == word(StepKind.REMOTE),
+        steps.c.name == func.any(param("names", ARRAY(Text))),
+        lease_expires_at=now() + seconds(LEASE),
+        reconcilable=steps.c.name == func.any(param("reconcilable", ARRAY(Text))),
+        effect=func.coalesce(_POLICY_EFFECT, _DECLARED_HERE, steps.c.effect),
+    )
+    return compiled("take_step", select(taken))
+
+
+def _take_external() -> Statement:
+    """A program elsewhere takes a step and gets a token for it. Refuses as `take_step`, and a step with a queue."""
+    source = _run(runs.c.finished_at.is_(None), runs.c.cancel_requested_at.is_(None))
+    window = func.coalesce(now() + seconds(policy("window")), literal_column("'infinity'::timestamptz"))
+    taken = _take(source, steps.c.kind == word(StepKind.EXTERNAL), lease_expires_at=window, token_digest=TOKEN)
+    return compiled("take_external", select(taken))
+
+
+def _end(name: str, source: CTE, guard: ColumnElement[bool], status: StepStatus) -> Statement:
+    """End a step, resolve the run's wait, and put a parked run back to the queue: one statement.
+
+    Returns the run with the status that it had. For a final run only the step changes.
+    """
+    done = (
+        update(steps)
+        .where(steps.c.run_id == source.c.id, steps.c.key == KEY, ELSEWHERE, guard)
+        .values(
+            status=word(status),
+            result=param("result", JSON),
+            error=param("error", JSON),
+            seq=event_seq.next_value(),
+            finished_at=now(),
+            lease_expires_at=null(),
+            due_at=null(),
+            token_digest=null(),
+        )
+        .returning(steps.c.run_id, steps.c.key, steps.c.queue)
+        .cte("done")
+    )
+    return _resolving(name, source, done, null())
+
+
+def _resolving(name: str, source: CTE, done: CTE, resolution: ColumnElement[Any], **values: Any) -> Statement:
+    resolved = (
+        update(waits)
+        .where(waits.c.run_id == done.c.run_id, waits.c.step_key == done.c.key, waits.c.status == word(WaitStatus.OPEN))
+        .values(status=word(WaitStatus.RESOLVED), resolution=resolution, resolved_by=BY, resolved_at=now())
+        .returning(waits.c.run_id, waits.c.step_key)
+        .cte("answered")
+    )
+    parent = counted(resolved, **values)
+    woken = [parent.c[column] for column in ("queue", "kind", "priority")]
+    both = select(source.c.id, source.c.status, *woken).select_from(
+        done.join(source, source.c.id == done.c.run_id).outerjoin(parent, true())
+    )
+    return compiled(name, both.add_cte(told_resolved(parent, BY, REMOTE)))
+
+
+def _complete() -> Statement:
+    """The first result counts, also one of a taker whose lease had lapsed. Refuses: ended, or never taken by it."""
+    before = and_(or_(STARTED, OFFERED), steps.c.step_epoch >= STEP_EPOCH)
+    mine = or_(before, and_(STARTED, steps.c.token_digest == TOKEN))
+    return _end("complete_step", _run(), mine, StepStatus.COMPLETED)
+
+
+def _fail() -> Statement:
+    """Refuses: ended, or taken by somebody else meanwhile."""
+    return _end("fail_step", _run(), _TAKEN_BY_ME, StepStatus.FAILED)
+
+
+# ---- from trouble, each guarded by the trouble itself
+
+LOST = and_(STARTED, steps.c.lease_expires_at < now())
+SILENT = and_(STARTED, steps.c.due_at < now())
+UNCLAIMED = and_(OFFERED, steps.c.lease_expires_at < now())
+_TROUBLED = and_(
+    func.coalesce(steps.c.step_epoch, number(0)) == func.coalesce(STEP_EPOCH, number(0)), or_(LOST, SILENT, UNCLAIMED)
+)
+
+
+def _fail_troubled() -> Statement:
+    """Give a step up. Refuses: its taker beat, it was taken, or it ended, all since the decision."""
+    guard = and_(_TROUBLED, or_(OFFERED, MAY_REPEAT))
+    return _end("fail_troubled_step", _open_run(), guard, StepStatus.FAILED)
+
+
+def _back_on_offer(source: CTE, guard: ColumnElement[bool], **values: ColumnElement[Any]) -> CTE:
+    """The one place where a step is offered again."""
+    delay = func.coalesce(param("delay", Double), number(0))
+    return (
+        update(steps)
+        .where(steps.c.run_id == source.c.id, steps.c.key == KEY, ELSEWHERE, guard)
+        .values(
+            status=word(StepStatus.OFFERED),
+            offered_at=now() + seconds(delay),
+            due_at=now() + seconds(delay),
+            lease_expires_at=now() + seconds(delay) + seconds(policy("pickup_timeout")),
+            heartbeat_at=null(),
+            token_digest=null(),
+            **values,
+        )
+        .returning(steps.c.run_id.label("id"), *OFFER_COLUMNS, source.c.epoch, source.c.priority)
+        .cte("moved")
+    )
+
+
+def _again(name: str, guard: ColumnElement[bool], event: EventType | None, **values: ColumnElement[Any]) -> Statement:
+    again = _back_on_offer(_open_run(), guard, **values)
+    return compiled(name, select(again).add_cte(*([told(again, event)] if event is not None else [])))
+
+
+_NEXT_ATTEMPT = {"attempt": steps.c.attempt + number(1), "error": param("error", JSON)}
+_ONE_MORE = {"redispatch_count": steps.c.redispatch_count + number(1)}
+
+
+def _interrupt() -> Statement:
+    """Nobody works on a non-idempotent write any more, and nobody knows how it ended: its run hears that.
+
+    It stays started, as any interrupted write. Refuses: not such a step, its taker beat, or it ended.
+    """
+    source = _open_run()
+    mine = and_(STARTED, steps.c.step_epoch == STEP_EPOCH, param("mine", Text).is_not(None))
+    left = (
+        update(steps)
+        .where(
+            steps.c.run_id == source.c.id,
+            steps.c.key == KEY,
+            steps.c.effect == word(Effect.NON_IDEMPOTENT_WRITE),
+            or_(and_(~steps.c.reconcilable, _TROUBLED, STARTED), mine),
+        )
+        .values(lease_expires_at=null(), due_at=null(), token_digest=null(), error=param("error", JSON))
+        .returning(steps.c.run_id, steps.c.key)
+        .cte("done")
+    )
+    interrupted = func.json_build_object(literal_column("'interrupted'"), true())
+    stamped = {"pending_effect": word(Effect.NON_IDEMPOTENT_WRITE)}
+    return _resolving("interrupt_step", source, left, interrupted, **stamped)
+
+
+def _beat() -> Statement:
+    """An explicit beat, with progress: the step's silence starts anew. Refuses: not taken by this one any more."""
+    source = _run()
+    window = case((steps.c.token_digest.is_not(None), seconds(policy("window"))), else_=null())
+    beat = (
+        update(steps)
+        .where(steps.c.run_id == source.c.id, steps.c.key == KEY, _TAKEN_BY_ME)
+        .values(
+            heartbeat_at=now(),
+            progress=func.coalesce(param("progress", JSON), steps.c.progress),
+            due_at=now() + seconds(policy("timeout")),
+            lease_expires_at=func.coalesce(now() + window, steps.c.lease_expires_at),
+        )
+        .returning(steps.c.run_id, source.c.status)
+    )
+    return compiled("beat_step", select(beat.cte("beat")))
+
+
+def _renew_steps() -> Statement:
+    """One statement for every remote step that a process works on. Rows locked by their own write are passed over."""
+    held = func.unnest(param("run_ids", ARRAY(UUID)), param("keys", ARRAY(Text)), param("epochs", ARRAY(BigInteger)))
+    mine = held.table_valued("run_id", "key", "epoch", name="mine").render_derived(name="mine")
+    still = and_(steps.c.run_id == mine.c.run_id, steps.c.key == mine.c.key)
+    held_still = and_(STARTED, steps.c.step_epoch == mine.c.epoch, steps.c.lease_expires_at.is_not(None))
+    free = (
+        select(steps.c.run_id, steps.c.key)
+        .join(mine, and_(still, held_still))
+        .order_by(steps.c.run_id, steps.c.key)
+        .with_for_update(skip_locked=True, of=steps)
+        .cte("free")
+    )
+    renewed = (
+        update(steps)
+        .where(steps.c.run_id == free.c.run_id, steps.c.key == free.c.key)
+        .values(lease_expires_at=now() + seconds(LEASE))
+        .returning(steps.c.run_id, steps.c.key)
+        .cte("renewed")
+    )
+    over = or_(runs.c.finished_at.is_not(None), runs.c.cancel_requested_at.is_not(None))
+    seen = (
+        select(
+            mine.c.run_id,
+            mine.c.key,
+            held_still.is_(true()).label("held"),
+            renewed.c.key.is_not(None).label("renewed"),
+            over.is_(true()).label("over"),
+        )
+        .select_from(mine)
+        .outerjoin(steps, still)
+        .outerjoin(runs, runs.c.id == mine.c.run_id)
+        .outerjoin(renewed, and_(renewed.c.run_id == mine.c.run_id, renewed.c.key == mine.c.key))
+    )
+    return compiled("renew_steps", seen)
+
+
+def _take_landed() -> Statement:
+    """After a connection broke: the take carries no token, so what this owner took of it in that lease is its own."""
+    columns = (
+        *OFFER_COLUMNS, steps.c.effect, steps.c.args, steps.c.step_epoch, steps.c.policy, steps.c.idempotency_key,
+        runs.c.owner, runs.c.kind.label("run_kind"), runs.c.priority,
+    )  # fmt: skip
+    mine = (steps.c.run_id == RUN_ID, steps.c.key == KEY, STARTED, steps.c.by == BY)
+    return compiled("take_landed", select(*columns).join(runs, runs.c.id == steps.c.run_id).where(*mine))
+
+
+def _ended_by() -> Statement:
+    """After a connection broke: did this process's own word on the step commit? The run is woken by the sweep then."""
+    columns = (runs.c.id, *OFFER_COLUMNS, runs.c.kind, runs.c.priority, null().label("status"))
+    ended = (steps.c.run_id == RUN_ID, steps.c.key == KEY, steps.c.by == BY, steps.c.status == param("ended", Text))
+    return compiled("step_ended_by", select(*columns).join(runs, runs.c.id == steps.c.run_id).where(*ended))
+
+
+OFFER = _offer()
+TAKE = _take_remote()
+TAKE_EXTERNAL = _take_external()
+COMPLETE = _complete()
+FAIL = _fail()
+RETRY = _again("retry_step", _TAKEN_BY_ME, EventType.STEP_RETRIED, **_NEXT_ATTEMPT)
+GIVE_BACK = _again("give_back_step", _TAKEN_BY_ME, None)
+RETRY_TROUBLED = _again(
+    "retry_troubled_step", and_(_TROUBLED, or_(OFFERED, MAY_REPEAT)), EventType.STEP_RETRIED, **_NEXT_ATTEMPT
+)
+REDISPATCH = _again("redispatch_step", and_(_TROUBLED, STARTED, MAY_REPEAT), EventType.REDISPATCHED, **_ONE_MORE)
+REDISPATCH_BY_HAND = _again(
+    "redispatch_by_hand",
+    and_(
+        steps.c.step_epoch == STEP_EPOCH,
+        STARTED,
+        MAY_REPEAT,
+        or_(steps.c.lease_expires_at < now(), steps.c.kind == word(StepKind.EXTERNAL)),
+    ),
+    EventType.REDISPATCHED,
+    **_ONE_MORE,
+)
+FAIL_TROUBLED = _fail_troubled()
+INTERRUPT = _interrupt()
+BEAT = _beat()
+RENEW_STEPS = _renew_steps()
+TAKE_LANDED = _take_landed()
+STEP_ENDED_BY = _ended_by()
