@@ -22,6 +22,7 @@ from agentrun.core.errors import InvalidRequest, NotAllowed, RunFailed
 from agentrun.core.records import Event, Run, Step
 from agentrun.core.words import Outcome, Segment, Status
 from agentrun.runtime.answers import Answers
+from agentrun.runtime.asked import Asked
 from agentrun.runtime.commands import Commands, Wishes
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.interactive import Interactive
@@ -69,7 +70,7 @@ class Client:
         self.hints = Hints(self.settings)
         self.commands = Commands(self.settings, self._database, self._publisher, kinds)
         self.operators = Operators(self.commands)
-        self.answers = Answers(self.commands)
+        self.answers, self.asked = Answers(self.commands), Asked(self.commands)
         self.relay = Relay(self._database, self._publisher)
         self._kinds = kinds
         self._engines: dict[int, Engine] = {}
@@ -83,7 +84,8 @@ class Client:
         """
         view = copy.copy(self)
         view.commands = Commands(self.settings, self._database, self._publisher, self._kinds, actor=actor)
-        view.operators, view.answers = Operators(view.commands), Answers(view.commands)
+        view.operators = Operators(view.commands)
+        view.answers, view.asked = Answers(view.commands), Asked(view.commands)
         return view
 
     # ---- enqueue
@@ -212,11 +214,11 @@ class Client:
         self, *, role: str | None = None, kind: str | None = None, limit: int = 100
     ) -> Sequence[Mapping[str, Any]]:
         """What waits for people, oldest first: approvals, inputs and signals, with what they ask."""
-        return self.answers.inbox(role=role, kind=kind, limit=limit)
+        return self.asked.inbox(role=role, kind=kind, limit=limit)
 
     def waits(self, run_id: RunId) -> Sequence[Mapping[str, Any]]:
         """The open waits of a run, oldest first, with what they ask and its digest."""
-        return self.answers.open_waits(as_uuid(run_id))
+        return self.asked.open_waits(as_uuid(run_id))
 
     def approve(
         self,
@@ -231,11 +233,12 @@ class Client:
     ) -> Run:
         """Approve what a run asks; `key` names one of several. With `here`, the run goes on in this process.
 
-        `digest` binds the decision to what was read: a changed question is refused. Raises NotAllowed, AlreadyDecided,
+        `digest` binds the decision to what was read: a changed question is refused. An actor needs APPROVE, with `here`
+        READ too (it hears what the run comes to), and the role that is asked. Raises NotAllowed, AlreadyDecided,
         Forbidden, InvalidAnswer, NotFound.
         """
         run = self.answers.decide(
-            as_uuid(run_id), approved=True, by=by, key=key, digest=digest, comment=comment, edits=edits, wake=not here
+            as_uuid(run_id), approved=True, by=by, key=key, digest=digest, comment=comment, edits=edits, here=here
         )
         return self._go_on(run.id) if here else run
 
@@ -251,7 +254,7 @@ class Client:
     ) -> Run:
         """Deny what a run asks: a result for its body or model, not the run's end. Raises as `approve`."""
         run = self.answers.decide(
-            as_uuid(run_id), approved=False, by=by, key=key, digest=digest, comment=comment, wake=not here
+            as_uuid(run_id), approved=False, by=by, key=key, digest=digest, comment=comment, here=here
         )
         return self._go_on(run.id) if here else run
 
@@ -266,14 +269,27 @@ class Client:
         here: bool = False,
     ) -> Run:
         """Give the data that a run waits for, validated in full first. Raises InvalidAnswer, and as `approve`."""
-        run = self.answers.submit(as_uuid(run_id), data, by=by, key=key, digest=digest, wake=not here)
+        run = self.answers.submit(as_uuid(run_id), data, by=by, key=key, digest=digest, here=here)
         return self._go_on(run.id) if here else run
 
     def signal(
-        self, run_id: RunId, name: str, payload: Any = None, *, by: Actor | str = "client", expires: float | None = None
+        self,
+        run_id: RunId,
+        name: str,
+        payload: Any = None,
+        *,
+        by: Actor | str = "client",
+        expires: float | timedelta | None = None,
     ) -> Run:
-        """Send a signal; kept in order where nobody waits for it yet (for `expires` seconds, or for ever)."""
+        """Send a signal. Where nobody waits for it yet it is kept, in order (see `signals`).
+
+        It is kept for `expires` (seconds or a timedelta), by default as long as AGENTRUN_SIGNAL_EXPIRES_SECONDS says.
+        """
         return self.answers.signal(as_uuid(run_id), name, payload, by=by, expires=expires)
+
+    def signals(self, run_id: RunId | None = None, *, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        """Signals that nobody has waited for yet, oldest first: of one run, or of all. Expired ones are not there."""
+        return self.asked.signals(as_uuid(run_id) if run_id is not None else None, limit=limit)
 
     def webhook(self, token: str, payload: Any = None) -> Run:
         """Resolve the one wait that the token belongs to. Raises NotFound, AlreadyDecided."""
@@ -338,7 +354,7 @@ class Client:
     def _go_on(self, run_id: UUID) -> Run:
         engine = self._engine()
         report = engine.submit(run_segment(engine, run_id, Segment.RESUME)).result()
-        run = self.commands.unchecked(run_id)
+        run = self.commands.shown(run_id)
         if not isinstance(report.outcome, Outcome):
             raise NotAllowed(f"run `{run.id}` cannot go on here: it is {run.status} ({report.outcome})")
         return run
@@ -435,6 +451,10 @@ class AsyncClient:
     async def signal(self, run_id: RunId, name: str, payload: Any = None, **options: Any) -> Run:
         """As Client.signal."""
         return await self._call(functools.partial(self._client.signal, run_id, name, payload, **options))
+
+    async def signals(self, run_id: RunId | None = None, **options: Any) -> Sequence[Mapping[str, Any]]:
+        """As Client.signals."""
+        return await self._call(functools.partial(self._client.signals, run_id, **options))
 
     async def webhook(self, token: str, payload: Any = None) -> Run:
         """As Client.webhook."""

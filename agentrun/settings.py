@@ -51,6 +51,12 @@ class Settings(BaseSettings):
     publish_timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 1.0
     """How long sending a wake may take before the sweep is left to do it."""
 
+    signal_expires_seconds: Annotated[float, Field(ge=0)] = 2_592_000.0
+    """How long a signal is kept for a run that does not wait for it yet (30 days); 0: for as long as the run is."""
+
+    unknown_kind_seconds: Seconds = 900.0
+    """How long a child waits for a process that knows its kind, before it fails and its parent hears of it."""
+
     longest_countdown_seconds: Annotated[float, Field(gt=0, le=900)] = 60.0
     max_request_bytes: Annotated[int, Field(gt=0)] = 1_000_000
     max_result_bytes: Annotated[int, Field(gt=0)] = 1_000_000

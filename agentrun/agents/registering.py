@@ -36,6 +36,7 @@ def register_agent(
     timeout: timedelta | float | None = None,
     lease_seconds: float | None = None,
     retries: Retries | int | None = None,
+    four_eyes: bool = False,
     effects: Mapping[str, Effect | Declared] | None = None,
     approvals: Mapping[str, Wish] | None = None,
     deps: Deps | None = None,
@@ -46,8 +47,8 @@ def register_agent(
     """Register an agent as the kind `name` (its own name, if not given); returns the agent, which stays as it is.
 
     Every model request and tool call of its runs is a step. A run's request is a prompt, or an AgentRequest; its
-    result is the agent's output. `queue`, `max_requeues`, `timeout` and `lease_seconds` are as for `@durable`;
-    `retries` is how often a model request or read-only tool is tried within a segment.
+    result is the agent's output. `queue`, `max_requeues`, `timeout`, `lease_seconds` and `four_eyes` are as for
+    `@durable`; `retries` is how often a model request or read-only tool is tried within a segment.
 
     `effects` says, per tool name, what tools do that declare nothing themselves (`@effect`): an Effect, or a Declared
     with a `reconcile`. What nobody declares is a non-idempotent write, MCP tools included. `approvals` says, per tool
@@ -78,6 +79,7 @@ def register_agent(
         timeout=as_timedelta(timeout),
         lease_seconds=lease_seconds,
         retries=as_retries(retries),
+        four_eyes=four_eyes,
     )
     _add(kinds, kind_name, body, options)
     return agent

@@ -25,7 +25,11 @@ OWNER_MAY = frozenset({Scope.READ, Scope.CANCEL})
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """A person or service, by id, with its scopes. `roles` are what waits may be addressed to."""
+    """A person or service, by id, with its scopes: what it may do. `roles` are what it may be asked as.
+
+    An approval or input that is put to a role is decided by actors of that role; what is put to nobody in particular,
+    by any that has the scope.
+    """
 
     id: str
     scopes: frozenset[Scope] = frozenset()
@@ -57,3 +61,16 @@ def require(actor: Actor | str, scope: Scope, run: Run) -> str:
     if owns or Scope.READ in actor.scopes:
         raise Forbidden(f"`{actor.id}` may not do this to run `{run.id}`: it needs the scope {scope}")
     raise NotFound(f"no run `{run.id}`; `agentrun list` shows what is there")
+
+
+def asked_of(actor: Actor | str, role: str | None, run: Run) -> None:
+    """Raises Forbidden where a wait is put to a role that the actor does not have. A plain name is not checked."""
+    if isinstance(actor, Actor) and role is not None and role not in actor.roles:
+        raise Forbidden(f"`{actor.id}` cannot answer this for run `{run.id}`: it is put to the role `{role}`")
+
+
+def may_read(actor: Actor | str, run: Run) -> bool:
+    """Whether the actor may know what the run was asked and what it came to."""
+    if isinstance(actor, str):
+        return True
+    return Scope.READ in actor.scopes or (run.owner is not None and run.owner == actor.id)

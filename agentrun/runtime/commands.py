@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,7 +16,7 @@ from uuid import UUID
 
 import uuid_utils.compat as uuids
 
-from agentrun.core.actors import Actor, Scope, may_enqueue, require
+from agentrun.core.actors import Actor, Scope, may_enqueue, may_read, require
 from agentrun.core.codec import digest, encode, within
 from agentrun.core.errors import (
     EnqueueFailed,
@@ -223,17 +223,29 @@ class Commands:
             require(self.actor, Scope.READ, run)
         return run
 
-    def unchecked(self, run_id: UUID) -> Run:
-        """The run, whoever asks: for verbs that check a scope of their own."""
+    def unchecked(self, run_id: UUID, *, asking: Actor | str | None = None) -> Run:
+        """The run, whoever asks: for verbs that check a scope of their own.
+
+        To an actor (this one, or the one that is asking) a run of another namespace is not there.
+        """
         row = self.database.row(reads.RUN_BY_ID, {"run_id": run_id})
-        if row is None:
+        elsewhere = row is not None and row["namespace"] != self.settings.namespace
+        if row is None or (elsewhere and isinstance(self.actor or asking, Actor)):
             raise NotFound(f"no run `{run_id}`; `agentrun list` shows what is there")
-        if row["namespace"] != self.settings.namespace:
+        if elsewhere:
             raise NamespaceMismatch(
                 f"run `{run_id}` belongs to namespace `{row['namespace']}`, this is `{self.settings.namespace}`; "
                 "set AGENTRUN_NAMESPACE to work there"
             )
         return reads.as_run(row)
+
+    def shown(self, run_id: UUID, *, to: Actor | str | None = None) -> Run:
+        """The run as far as whoever acted may know it: without READ, an actor learns where it is and nothing of what
+        it was asked or came to."""
+        run, actor = self.unchecked(run_id), self.actor or to
+        if actor is None or may_read(actor, run):
+            return run
+        return replace(run, request=None, result=None, error=None, attributes={}, tags=())
 
     def list(self, filters: Mapping[str, Any], *, limit: int, before: UUID | None) -> list[Run]:
         """Runs, newest first. `before` is the last id of the page before."""

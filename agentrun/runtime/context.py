@@ -20,7 +20,7 @@ from agentrun.core.codec import decode, encode
 from agentrun.core.errors import BodyError, WriteWithoutLease
 from agentrun.core.words import Effect, StepKind
 from agentrun.runtime.effects import UNDECLARED, declared
-from agentrun.runtime.gathering import gathered
+from agentrun.runtime.gathering import gathered, leaving_what_waits
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import ONCE, Retries, as_retries
 from agentrun.runtime.remote import RemoteVerbs
@@ -195,7 +195,7 @@ class Context(RemoteVerbs, WaitingVerbs):
         `limit` bounds how many run at once; a branch that waits keeps its place. With `wait_all`, all of them end
         before the first failure (in order) is raised; with `fail_fast`, the first failure ends the others' work.
         """
-        with self.waits.gathering():
+        with leaving_what_waits(self.waits.waiting_on):
             return await gathered(awaitables, limit=limit, fail_fast=on_failure == "fail_fast")
 
     def now(self) -> Coroutine[Any, Any, datetime]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import contextvars
+from collections.abc import Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from agentrun.core.outcome import Parked
@@ -58,3 +61,65 @@ def _in_order(ended: dict[int, Any], *, complete: bool) -> list[Any]:
     if not complete:
         raise Parked
     return [ended[place] for place in sorted(ended)]
+
+
+# ---- what branches wait for
+
+
+@dataclass(slots=True, eq=False)
+class Branches:
+    """What the branches of one gather wait for, those of gathers within it included."""
+
+    waiting_on: list[str]
+    """What the whole run would park for, a word per branch: a list of its segment's own."""
+
+    outer: Branches | None
+    said: list[str] = field(default_factory=list[str])
+    left: bool = False
+
+    def around(self) -> Iterator[Branches]:
+        """This gather, and those of the same segment that it is a branch of."""
+        there: Branches | None = self
+        while there is not None and there.waiting_on is self.waiting_on:
+            yield there
+            there = there.outer
+
+    def note(self, said: str) -> None:
+        """One branch waits. One that was left, and did not notice yet, counts for nothing."""
+        if not any(each.left for each in self.around()):
+            for noted in (self.waiting_on, *(each.said for each in self.around())):
+                noted.append(said)
+
+    def leave(self) -> None:
+        """Nobody will read what these branches wait for."""
+        for said in list(self.said):
+            for noted in (self.waiting_on, *(each.said for each in self.around())):
+                noted.remove(said)
+        self.left = True
+
+
+_BRANCHES: contextvars.ContextVar[Branches | None] = contextvars.ContextVar("agentrun_gathered", default=None)
+
+
+@contextmanager
+def leaving_what_waits(waiting_on: list[str]) -> Generator[None]:
+    """Around the branches of a gather: an error raised over them leaves those that wait, and the run does not park for
+    them. Branches beside the gather, that wait for others, are not touched."""
+    branches = Branches(waiting_on, _BRANCHES.get())
+    token = _BRANCHES.set(branches)
+    try:
+        yield
+    except Exception:
+        branches.leave()
+        raise
+    finally:
+        _BRANCHES.reset(token)
+
+
+def note_waiting(waiting_on: list[str], said: str) -> None:
+    """A branch waits: noted for the segment, and for the gathers around the branch."""
+    branches = _BRANCHES.get()
+    if branches is not None and branches.waiting_on is waiting_on:
+        branches.note(said)
+    else:
+        waiting_on.append(said)

@@ -59,7 +59,9 @@ class Operators:
     def _may(self, by: Actor | str, scope: Scope, run_id: UUID) -> str:
         """The name for the record. An actor's scope is checked; a plain name is taken as it is."""
         actor = self._commands.actor if self._commands.actor is not None else by
-        return actor if isinstance(actor, str) else require(actor, scope, self.status(run_id))
+        return (
+            actor if isinstance(actor, str) else require(actor, scope, self._commands.unchecked(run_id, asking=actor))
+        )
 
     def may_resume(self, run_id: UUID) -> None:
         """Raises NotFound or Forbidden where an actor may not go on with the run in its own process."""

@@ -161,8 +161,9 @@ async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, res
         keep_arguments=engine.settings.record_arguments,
     )
     return steps, Waits(
-        steps, None if earlier else {}, resolutions, engine.publisher.soon, engine.settings, engine.registry
-    )
+        steps, None if earlier else {}, resolutions, engine.publisher.soon, engine.settings, engine.registry,
+        claimed["kind"],
+    )  # fmt: skip
 
 
 async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, waits: Waits) -> Ending:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -19,7 +19,7 @@ from agentrun.core.codec import decode
 from agentrun.core.errors import BodyError
 from agentrun.core.outcome import ContinueAsNew
 from agentrun.core.words import Effect, StepKind, WaitKind
-from agentrun.runtime.children import child_row, decoded_result
+from agentrun.runtime.children import child_row, decoded_result, to_start
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.schemas import checked_default, checked_schema
 from agentrun.runtime.stepspec import StepSpec
@@ -196,17 +196,39 @@ class WaitingVerbs:
         await self.waits.start(spec)
         return Webhook(token, key, self)
 
-    def child(self, kind: str, request: Any = None, **wishes: Any) -> Coroutine[Any, Any, Any]:
+    def child(
+        self,
+        kind: str,
+        request: Any = None,
+        *,
+        queue: str | None = None,
+        priority: int = 0,
+        tags: Sequence[str] = (),
+        attributes: Mapping[str, Any] | None = None,
+        start_within: timedelta | float | None = None,
+    ) -> Coroutine[Any, Any, Any]:
         """Start a run of another kind and wait for its result, typed where the kind is registered here.
 
-        `queue`, `priority`, `tags`, `attributes` as at a producer; the owner is this run's. Raises StepFailed where the
-        child fails or is cancelled; InvalidRequest before anything is stored.
+        `queue`, `priority`, `tags`, `attributes` as at a producer; the owner is this run's. A child that nobody has
+        started after `start_within` (seconds or a timedelta) fails; so does one of a kind that no live process has
+        known for AGENTRUN_UNKNOWN_KIND_SECONDS. Raises StepFailed where the child fails or is cancelled; InvalidRequest
+        before anything is stored.
         """
-        return self.child_result(self._child_spec(kind, request, wishes))
+        return self.child_result(self._child_spec(kind, request, queue, priority, tags, attributes, start_within))
 
-    async def spawn(self, kind: str, request: Any = None, **wishes: Any) -> Child:
-        """Start a child and go on; `await child.result()` when it is needed, or never."""
-        spec = self._child_spec(kind, request, wishes)
+    async def spawn(
+        self,
+        kind: str,
+        request: Any = None,
+        *,
+        queue: str | None = None,
+        priority: int = 0,
+        tags: Sequence[str] = (),
+        attributes: Mapping[str, Any] | None = None,
+        start_within: timedelta | float | None = None,
+    ) -> Child:
+        """Start a child and go on; `await child.result()` when it is needed, or never. Wishes as for `child`."""
+        spec = self._child_spec(kind, request, queue, priority, tags, attributes, start_within)
         await self.waits.start(spec)
         return Child(child_id(self.waits.steps.lease.run_id, spec.key), spec, self)
 
@@ -247,21 +269,31 @@ class WaitingVerbs:
             StepSpec(key, StepKind.SLEEP, "sleep", Effect.READ_ONLY, call=nap, encode=_null, decode=decode)
         )
 
-    def _child_spec(self, kind: str, request: Any, wishes: Mapping[str, Any]) -> WaitSpec:
-        key = key_for(self._key)
+    def _child_spec(
+        self,
+        kind: str,
+        request: Any,
+        queue: str | None,
+        priority: int,
+        tags: Sequence[str],
+        attributes: Mapping[str, Any] | None,
+        start_within: timedelta | float | None,
+    ) -> WaitSpec:
+        key, settings, kinds = key_for(self._key), self.waits.settings, self.waits.kinds
         row = child_row(
-            self.waits.settings,
-            self.waits.kinds,
+            settings,
+            kinds,
             kind,
             request,
             owner=self._owner,
-            queue=wishes.get("queue"),
-            priority=wishes.get("priority", 0),
-            tags=tuple(wishes.get("tags", ())),
-            attributes=wishes.get("attributes") or {},
+            queue=queue,
+            priority=priority,
+            tags=tags,
+            attributes=attributes or {},
         )
         born = row | {"child_id": child_id(self.waits.steps.lease.run_id, key)}
-        return WaitSpec(key, StepKind.CHILD, WaitKind.CHILD, kind, child=born)
+        start = to_start(settings, kinds, kind, start_within)
+        return WaitSpec(key, StepKind.CHILD, WaitKind.CHILD, kind, child=born, **start)
 
 
 def token_digest(token: str) -> str:

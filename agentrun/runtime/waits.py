@@ -7,11 +7,9 @@ answer and records it as the step's result. Branches that still work finish befo
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
 import uuid
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -23,11 +21,13 @@ from agentrun.core.failures import Failure
 from agentrun.core.outcome import LeaseLost, Parked
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, WaitKind, WaitStatus
+from agentrun.runtime.children import why_not_started
+from agentrun.runtime.gathering import note_waiting
 from agentrun.runtime.kinds import Registry
 from agentrun.runtime.steps import Steps
 from agentrun.runtime.stepspec import ended_with, recorded_failure, same_step
 from agentrun.settings import Settings
-from agentrun.store import journal, waits
+from agentrun.store import journal, signals, waits
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.reads import CHILD_RESULT
 from agentrun.store.writer import Write
@@ -67,6 +67,9 @@ class Waits:
     wake: Callable[[Wake], None]
     settings: Settings
     kinds: Registry
+    kind: str = ""
+    """The run's own."""
+
     waiting_on: list[str] = field(default_factory=list[str])
     """What the run would park for, a word per branch that waits."""
 
@@ -92,33 +95,9 @@ class Waits:
         if row is None or row["status"] == WaitStatus.OPEN:
             row = await self._looked_up(spec, row)
         if row["status"] == WaitStatus.OPEN:
-            self._waits_for(_said(spec))
+            note_waiting(self.waiting_on, _said(spec))
             raise Parked
         return decoded(await self._recorded(spec, row))
-
-    @contextmanager
-    def gathering(self) -> Generator[None]:
-        """Around the branches of a gather: an error raised over them leaves those that wait.
-
-        The run does not park for what was left. Branches beside the gather, that wait for others, are not touched.
-        """
-        branches = Branches(self, _BRANCHES.get())
-        token = _BRANCHES.set(branches)
-        try:
-            yield
-        except Exception:
-            branches.leave()
-            raise
-        finally:
-            _BRANCHES.reset(token)
-
-    def _waits_for(self, said: str) -> None:
-        branches = _BRANCHES.get()
-        if branches is None or branches.waits is not self:
-            self.waiting_on.append(said)
-        elif branches.counts():
-            self.waiting_on.append(said)
-            branches.note(said)
 
     async def asked(self, key: str) -> bool:
         """Whether the step has asked, in this segment or an earlier one."""
@@ -133,7 +112,7 @@ class Waits:
     async def _looked_up(self, spec: WaitSpec, row: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The wait as it is now: a buffered signal answers it at once, else it is registered."""
         if spec.waits_for is WaitKind.SIGNAL and spec.token_digest is None:
-            taken = await self._write(waits.TAKE_SIGNAL, spec)
+            taken = await self._write(signals.TAKE_SIGNAL, spec)
             if taken:
                 return taken[0]
         return row if row is not None else await self._registered(spec)
@@ -186,6 +165,7 @@ class Waits:
         if child["status"] == "completed":
             return child["result"] or "null", None
         said = f"child `{row['child_id']}` is {child['status']} ({child['reason']})"
+        said += why_not_started(decode(child["error"]))
         return None, Failure(FailureClass.UNKNOWN, "agentrun.ChildFailed", said, spec.key)
 
     async def known(self, key: str) -> Mapping[str, Any] | None:
@@ -206,9 +186,16 @@ class Waits:
     async def _all(self) -> list[dict[str, Any]]:
         return await self.steps.writer.write(Write(waits.OF_RUN, {"run_id": self.steps.lease.run_id}))
 
+    def _asks(self, spec: WaitSpec) -> Mapping[str, Any]:
+        """What is asked. Four eyes that the kind demands are part of it: they hold whoever decides, wherever."""
+        registered = self.kinds.get(self.kind)
+        if spec.waits_for is WaitKind.APPROVAL and registered is not None and registered.options.four_eyes:
+            return {**spec.asks, "four_eyes": True}
+        return spec.asks
+
     async def _write(self, statement: Any, spec: WaitSpec) -> list[dict[str, Any]]:
         lease = self.steps.lease
-        asks = json.dumps(spec.asks)
+        asks = json.dumps(self._asks(spec))
         params = {
             "run_id": lease.run_id,
             "epoch": lease.epoch,
@@ -230,41 +217,6 @@ class Waits:
         return await self.steps.writer.write(Write(statement, params))
 
 
-@dataclass(slots=True, eq=False)
-class Branches:
-    """What the branches of one gather wait for, those of gathers within it included."""
-
-    waits: Waits
-    outer: Branches | None
-    said: list[str] = field(default_factory=list[str])
-    left: bool = False
-
-    def around(self) -> Generator[Branches]:
-        """This gather and those that it is a branch of, of the same run."""
-        there: Branches | None = self
-        while there is not None and there.waits is self.waits:
-            yield there
-            there = there.outer
-
-    def counts(self) -> bool:
-        """False for a branch that was left and did not notice yet."""
-        return not any(each.left for each in self.around())
-
-    def note(self, said: str) -> None:
-        """One branch waits."""
-        for each in self.around():
-            each.said.append(said)
-
-    def leave(self) -> None:
-        """Nobody will read what these branches wait for."""
-        for said in list(self.said):
-            self.waits.waiting_on.remove(said)
-            for each in self.around():
-                each.said.remove(said)
-        self.left = True
-
-
-_BRANCHES: contextvars.ContextVar[Branches | None] = contextvars.ContextVar("agentrun_gathered", default=None)
 _EXPIRED = "agentrun.WaitExpired"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import ColumnElement, Double, Integer, Text, and_, exists, func, null, or_, select, update
-from sqlalchemy.dialects.postgresql import JSON, UUID, insert
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
 from sqlalchemy.sql.selectable import CTE
 from sqlalchemy.types import DateTime
 
@@ -17,13 +17,14 @@ from agentrun.core import moves as legal
 from agentrun.core.words import FINAL, EventType, Status, WaitKind, WaitStatus
 from agentrun.store.mover import BY, DATA, EPOCH, NAMESPACE, RUN_ID, moved, statement, told
 from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
-from agentrun.store.tables import event_seq, moves, runs, signals, waits
+from agentrun.store.tables import event_seq, moves, runs, waits
 from agentrun.store.transitions import write_in_flight
 
 KEY = param("key", Text)
 WAIT_ID = param("wait_id", UUID)
 OPEN = waits.c.status == word(WaitStatus.OPEN)
 _MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
+_NO_CHILD = waits.c.kind != word(WaitKind.CHILD)
 _TIME = DateTime(timezone=True)
 SEEN_COLUMNS = (
     waits.c.id, waits.c.step_key, waits.c.kind, waits.c.name, waits.c.status, waits.c.resolution, waits.c.resolved_by,
@@ -68,50 +69,14 @@ def _register() -> Statement:
     return compiled("register_wait", select(stored))
 
 
-def _take_signal() -> Statement:
-    """The oldest buffered signal of that name answers the step's wait.
-
-    No row: none is buffered that has not expired, not held, or the step's wait has its answer. The last is for a
-    statement sent twice over a broken connection: the second must not take a second signal.
-    """
-    source = held()
-    answered = exists().where(waits.c.run_id == RUN_ID, waits.c.step_key == KEY, ~OPEN)
-    oldest = (
-        select(func.min(signals.c.id))
-        .where(
-            signals.c.run_id == RUN_ID,
-            signals.c.name == param("name", Text),
-            signals.c.taken_by_step.is_(None),
-            or_(signals.c.expires_at.is_(None), signals.c.expires_at > now()),
-            ~answered,
-        )
-        .scalar_subquery()
-    )
-    taken = (
-        update(signals)
-        .where(signals.c.run_id == source.c.id, signals.c.id == oldest, signals.c.taken_by_step.is_(None))
-        .values(taken_by_step=KEY)
-        .returning(signals.c.run_id.label("id"), signals.c.payload, signals.c.sent_by, source.c.namespace)
-        .cte("taken")
-    )
-    answer = {"status": word(WaitStatus.RESOLVED), "resolution": taken.c.payload, "resolved_by": taken.c.sent_by}
-    stored = registered(taken, **answer, resolved_at=now())
-    given = insert(waits).excluded
-    stored = stored.on_conflict_do_update(
-        index_elements=["run_id", "step_key"],
-        set_={name: given[name] for name in (*answer, "resolved_at")},
-        where=OPEN,
-    )
-    return compiled("take_signal", select(stored.returning(*SEEN_COLUMNS).cte("answered")))
-
-
 def _park() -> Statement:
     """Refuses (no row): not running, another epoch, no wait is open, or one was resolved that was not seen.
 
     And what would be forgotten while it waits: a cancel that was asked for, a write in flight.
     """
     open_waits = and_(waits.c.run_id == runs.c.id, OPEN)
-    first = func.min(waits.c.due_at)
+    # When a child is to be started by is the sweep's to watch: the parent is not due then.
+    first = select(func.min(waits.c.due_at)).where(open_waits, _NO_CHILD)
     parked = moved(
         legal.PARK,
         Status.WAITING,
@@ -120,7 +85,7 @@ def _park() -> Statement:
         runs.c.cancel_requested_at.is_(None),
         ~write_in_flight(runs.c.id),
         waiting_on=param("waiting_on", Text),
-        due_at=select(first).where(open_waits).scalar_subquery(),
+        due_at=first.scalar_subquery(),
         pending_effect=null(),
     )
     due_in = func.extract("epoch", parked.c.due_at - now()).label("due_in")
@@ -143,8 +108,8 @@ def _count() -> Statement:
 
 
 def _close(status: WaitStatus) -> Statement:
-    """Second: the answer. Refuses: the wait is not open, or the digest is not that of what it asks."""
-    digest = param("asks_digest", Text)
+    """Second: the answer. Refuses: the wait is not open, asks something else (digest), or another role (roles)."""
+    digest, roles = param("asks_digest", Text), param("roles", ARRAY(Text))
     closed = (
         update(waits)
         .where(
@@ -152,6 +117,7 @@ def _close(status: WaitStatus) -> Statement:
             waits.c.run_id == RUN_ID,
             OPEN,
             or_(digest.is_(None), waits.c.asks_digest == digest),
+            or_(roles.is_(None), waits.c.role.is_(None), waits.c.role == func.any(roles)),
         )
         .values(
             status=word(status),
@@ -175,18 +141,6 @@ def _unpark() -> Statement:
     return statement("unpark", queued, told(queued, EventType.REQUEUED))
 
 
-def _buffer() -> Statement:
-    buffered = insert(signals).values(
-        run_id=RUN_ID,
-        name=param("name", Text),
-        payload=param("payload", JSON),
-        sent_by=BY,
-        sent_at=now(),
-        expires_at=now() + seconds(param("expires_in", Double)),
-    )
-    return compiled("buffer_signal", buffered.returning(signals.c.id))
-
-
 def _of_run() -> Statement:
     return compiled("waits_of_run", select(*SEEN_COLUMNS).where(waits.c.run_id == RUN_ID))
 
@@ -208,8 +162,8 @@ def _by_token() -> Statement:
 
 
 def _due() -> Statement:
-    """Open waits whose time has come, oldest first: timers, and answers that nobody gave."""
-    filters = (waits.c.namespace == NAMESPACE, OPEN, waits.c.due_at <= now())
+    """Open waits whose time has come, oldest first: timers, and answers that nobody gave. Children: see `starting`."""
+    filters = (waits.c.namespace == NAMESPACE, OPEN, waits.c.due_at <= now(), _NO_CHILD)
     columns = (waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.kind, waits.c.on_expiry, waits.c.role)
     return compiled(
         "waits_due", select(*columns).where(*filters).order_by(waits.c.due_at).limit(param("limit", Integer))
@@ -218,28 +172,8 @@ def _due() -> Statement:
 
 def _due_of_run() -> Statement:
     columns = (waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.kind, waits.c.on_expiry, waits.c.role)
-    return compiled("waits_due_of_run", select(*columns).where(waits.c.run_id == RUN_ID, OPEN, waits.c.due_at <= now()))
-
-
-def _inbox() -> Statement:
-    """What waits for people (and for signals), oldest first."""
-    columns = (
-        waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.kind, waits.c.name, waits.c.asks, waits.c.asks_digest,
-        waits.c.role, waits.c.due_at, waits.c.created_at, runs.c.kind.label("run_kind"), runs.c.owner,
-        func.extract("epoch", now() - waits.c.created_at).label("age"),
-        waits.c.token_digest.is_not(None).label("webhook"),
-    )  # fmt: skip
-    people = waits.c.kind.in_([word(WaitKind.APPROVAL), word(WaitKind.INPUT), word(WaitKind.SIGNAL)])
-    filters = (
-        waits.c.namespace == NAMESPACE,
-        OPEN,
-        people,
-        or_(param("role", Text).is_(None), waits.c.role == param("role", Text)),
-        or_(param("kind", Text).is_(None), waits.c.kind == param("kind", Text)),
-        or_(param("owner", Text).is_(None), runs.c.owner == param("owner", Text)),
-    )
-    listing = select(*columns).join(runs, runs.c.id == waits.c.run_id).where(*filters)
-    return compiled("inbox", listing.order_by(waits.c.created_at).limit(param("limit", Integer)))
+    due = (waits.c.run_id == RUN_ID, OPEN, waits.c.due_at <= now(), _NO_CHILD)
+    return compiled("waits_due_of_run", select(*columns).where(*due))
 
 
 def _escalate() -> Statement:
@@ -270,17 +204,14 @@ def _lost_children() -> Statement:
 
 
 REGISTER = _register()
-TAKE_SIGNAL = _take_signal()
 PARK = _park()
 COUNT = _count()
 CLOSE = {status: _close(status) for status in (WaitStatus.RESOLVED, WaitStatus.EXPIRED)}
 UNPARK = _unpark()
-BUFFER = _buffer()
 OF_RUN = _of_run()
 WAITING_FOR = _waiting_for()
 BY_TOKEN = _by_token()
 DUE = _due()
 DUE_OF_RUN = _due_of_run()
-INBOX = _inbox()
 ESCALATE = _escalate()
 LOST_CHILDREN = _lost_children()

@@ -14,7 +14,9 @@ from typing import Any
 
 from agentrun.store.sql import Statement
 
-MODULES = ("transitions", "journal", "births", "sweeping", "waits")
+MODULES = ("transitions", "journal", "births", "sweeping", "waits", "signals", "starting")
+READS = ("waits", "signals", "starting")
+"""Modules whose reads are left out: they only choose candidates."""
 _STARTS = re.compile(r"\b(?:WHERE|ON(?! CONFLICT))\s+")
 _ENDS = re.compile(
     r"\s+(?:RETURNING|ORDER BY|LIMIT|FOR NO KEY UPDATE|FOR UPDATE|ON CONFLICT|DO UPDATE|DO NOTHING|UNION|WHERE"
@@ -37,13 +39,13 @@ class Condition:
 
 
 def statements() -> dict[str, Statement]:
-    """All statements of the modules, by name; of those on waits, what writes."""
+    """All statements of the modules, by name; of those on waits and signals, what writes."""
     found: dict[str, Statement] = {}
     for module in MODULES:
         for value in vars(importlib.import_module(f"agentrun.store.{module}")).values():
             each: list[Any] = list(value.values()) if isinstance(value, dict) else [value]
-            here = {one.name: one for one in each if isinstance(one, Statement)}
-            found |= {name: one for name, one in here.items() if module != "waits" or not one.sql.startswith("SELECT")}
+            here = [one for one in each if isinstance(one, Statement)]
+            found |= {one.name: one for one in here if module not in READS or not one.sql.startswith("SELECT")}
     return found
 
 

@@ -14,7 +14,7 @@ from agentrun.testing.rows import Rows
 def asked(run_id: UUID, key: str = "w", **params: Any) -> dict[str, Any]:
     """A wait for the signal `go` under that key, and an answer to it."""
     blank = dict.fromkeys(
-        ("role", "due_at", "due_in", "remind_in", "on_expiry", "token_digest", "comment", "asks_digest")
+        ("role", "due_at", "due_in", "remind_in", "on_expiry", "token_digest", "comment", "asks_digest", "roles")
     )
     usual = {"wait_id": wait_id(run_id, key), "key": key, "kind": str(WaitKind.SIGNAL), "name": "go", "asks": "{}"}
     return blank | usual | {"resolution": "1", "payload": "1", "expires_in": None} | params

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from agentrun.core.words import Status, WaitStatus
-from agentrun.store import transitions, waits
+from agentrun.store import signals, transitions, waits
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.database import Database
 from agentrun.testing.rows import Rows
@@ -125,14 +125,14 @@ def test_a_signal_sent_while_its_wait_is_registered_is_found_before_the_run_park
     """The sender saw no wait, and the segment's statement saw no signal: the count tells the segment to look again."""
     run_id = rows.running()
     with first.holding(waits.COUNT, run_id):
-        first.does(waits.BUFFER, run_id, **asked(run_id, payload="7"))
-        assert second.does(waits.TAKE_SIGNAL, run_id, **asked(run_id)) == []
+        first.does(signals.BUFFER, run_id, **asked(run_id, payload="7"))
+        assert second.does(signals.TAKE_SIGNAL, run_id, **asked(run_id)) == []
         registering = second.tries(waits.REGISTER, run_id, **asked(run_id))
     assert registering.result()[0]["status"] == "open"
     assert second.does(waits.PARK, run_id) == []
-    taken = second.does(waits.TAKE_SIGNAL, run_id, **asked(run_id))
+    taken = second.does(signals.TAKE_SIGNAL, run_id, **asked(run_id))
     assert taken[0]["resolution"] == "7"
-    assert second.does(waits.TAKE_SIGNAL, run_id, **asked(run_id, "next")) == []
+    assert second.does(signals.TAKE_SIGNAL, run_id, **asked(run_id, "next")) == []
 
 
 def test_a_signal_sent_after_its_wait_was_registered_finds_it(rows: Rows, first: Session, second: Session) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from agentrun.core.words import FINAL, Status, WaitStatus
-from agentrun.store import transitions, waits
+from agentrun.store import signals, transitions, waits
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
@@ -19,7 +19,7 @@ from agentrun.testing.servers import Servers
 from tests.waits.statements import asked, child_of, everything, waits_of
 
 NOT_RUNNING = sorted(set(Status) - {Status.RUNNING})
-SEGMENTS = [waits.REGISTER, waits.TAKE_SIGNAL, waits.PARK, CHILD_BORN, transitions.CONTINUE]
+SEGMENTS = [waits.REGISTER, signals.TAKE_SIGNAL, waits.PARK, CHILD_BORN, transitions.CONTINUE]
 RESOLVED = waits.CLOSE[WaitStatus.RESOLVED]
 
 
@@ -168,20 +168,20 @@ def test_only_a_parked_run_goes_back_to_the_queue(rows: Rows) -> None:
 def test_signals_are_taken_oldest_first_each_by_one_step(rows: Rows) -> None:
     run_id = rows.running()
     for value in "123":
-        rows.do(waits.BUFFER, run_id, **asked(run_id, payload=value))
-    rows.do(waits.BUFFER, run_id, **asked(run_id, name="other", payload="0"))
-    taken = [rows.do(waits.TAKE_SIGNAL, run_id, **asked(run_id, key))[0]["resolution"] for key in ("a", "b")]
+        rows.do(signals.BUFFER, run_id, **asked(run_id, payload=value))
+    rows.do(signals.BUFFER, run_id, **asked(run_id, name="other", payload="0"))
+    taken = [rows.do(signals.TAKE_SIGNAL, run_id, **asked(run_id, key))[0]["resolution"] for key in ("a", "b")]
     assert taken == ["1", "2"]
-    assert rows.do(waits.TAKE_SIGNAL, run_id, **asked(run_id, "a")) == [], "an answered step takes no second one"
-    assert rows.do(waits.TAKE_SIGNAL, run_id, **asked(run_id, "c"))[0]["resolution"] == "3"
-    assert rows.do(waits.TAKE_SIGNAL, run_id, **asked(run_id, "d")) == []
+    assert rows.do(signals.TAKE_SIGNAL, run_id, **asked(run_id, "a")) == [], "an answered step takes no second one"
+    assert rows.do(signals.TAKE_SIGNAL, run_id, **asked(run_id, "c"))[0]["resolution"] == "3"
+    assert rows.do(signals.TAKE_SIGNAL, run_id, **asked(run_id, "d")) == []
 
 
 def test_a_signal_answers_the_open_wait_of_its_step(rows: Rows) -> None:
     run_id = rows.running()
     rows.do(waits.REGISTER, run_id, **asked(run_id))
-    rows.do(waits.BUFFER, run_id, **asked(run_id, payload="7"))
-    (answered,) = rows.do(waits.TAKE_SIGNAL, run_id, **asked(run_id))
+    rows.do(signals.BUFFER, run_id, **asked(run_id, payload="7"))
+    (answered,) = rows.do(signals.TAKE_SIGNAL, run_id, **asked(run_id))
     assert (answered["status"], answered["resolution"]) == ("resolved", "7")
     assert len(waits_of(rows, run_id)) == 1
 
