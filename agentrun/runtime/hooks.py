@@ -165,7 +165,7 @@ def _called(occasion: Occasion, name: str, told: Mapping[str, Any]) -> str | Non
         try:
             _hooks[occasion][name](told)
             endings.append(None)
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             endings.append(type(error).__name__)
 
     thread = threading.Thread(target=call, name=f"agentrun hook {name}", daemon=True)
@@ -174,5 +174,4 @@ def _called(occasion: Occasion, name: str, told: Mapping[str, Any]) -> str | Non
     if thread.is_alive():
         _hanging[occasion, name] = thread
         return "TimeoutError"
-    # A hook that ends its thread (SystemExit) has not said that it worked.
-    return endings[0] if endings else "SystemExit"
+    return endings[0]
