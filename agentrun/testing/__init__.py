@@ -3,7 +3,9 @@
 `pytest_plugins = ["agentrun.testing.plugin"]` in a conftest.py gives the fixtures; this module the helpers beside them.
 """
 
+from agentrun.testing.broker import LocalBroker, Unregistered
+from agentrun.testing.clock import Clock
 from agentrun.testing.polling import until
 from agentrun.testing.publishing import RecordingPublisher
 
-__all__ = ["RecordingPublisher", "until"]
+__all__ = ["Clock", "LocalBroker", "RecordingPublisher", "Unregistered", "until"]

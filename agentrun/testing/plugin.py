@@ -18,10 +18,13 @@ from agentrun.client import AsyncClient, Client
 from agentrun.core.wake import Publisher
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry, registry
+from agentrun.runtime.remotesteps import remote_steps
 from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.testing import environment
+from agentrun.testing.broker import LocalBroker
+from agentrun.testing.clock import Clock
 from agentrun.testing.crash import CrashSweep
 from agentrun.testing.publishing import RecordingPublisher
 from agentrun.testing.rows import Rows
@@ -82,9 +85,11 @@ def agentrun_servers(request: pytest.FixtureRequest, shared_servers: Servers) ->
 
 
 @pytest.fixture
-def database_url(agentrun_servers: Servers) -> Iterator[str]:
-    """A migrated database of this test's own."""
+def database_url(request: pytest.FixtureRequest, agentrun_servers: Servers) -> Iterator[str]:
+    """A migrated database of this test's own; its clock can travel where the test uses `clock` or `broker`."""
     url = agentrun_servers.create_database()
+    if "clock" in request.fixturenames:
+        Clock.install(url)
     yield url
     agentrun_servers.drop_database(url)
 
@@ -116,9 +121,18 @@ def broker_url(agentrun_servers: Servers, redis: Redis) -> str:
 
 
 @pytest.fixture
-def settings(request: pytest.FixtureRequest, database_url: str, broker_url: str) -> Settings:
+def clock(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The database's time: `clock.travel(hours=3)`. `ctx.now()` of bodies in this process travels along."""
+    clock = Clock(database_url)
+    clock.lead(monkeypatch)
+    return clock
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, database_url: str) -> Settings:
     """Short times, this test's servers; `@pytest.mark.settings(lease_seconds=…)` overrides (the nearest mark wins)."""
     values = dict(SHORT_TIMES)
+    broker_url = "memory://" if "broker" in request.fixturenames else request.getfixturevalue("broker_url")
     for mark in reversed(list(request.node.iter_markers("settings"))):
         values |= mark.kwargs
     return Settings(database_url=database_url, broker_url=broker_url, **values)
@@ -126,10 +140,11 @@ def settings(request: pytest.FixtureRequest, database_url: str, broker_url: str)
 
 @pytest.fixture
 def kinds() -> Iterator[Registry]:
-    """The registry of kinds: what a test registers with `@durable` is forgotten after it."""
-    before = dict(registry._kinds)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    """The registry of kinds: what a test registers with `@durable` or `@remote_step` is forgotten after it."""
+    before, steps_before = dict(registry._kinds), remote_steps.snapshot()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     yield registry
     registry._kinds = before  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    remote_steps.restore(steps_before)
 
 
 @pytest.fixture
@@ -140,17 +155,50 @@ def database(settings: Settings) -> Iterator[Database]:
 
 
 @pytest.fixture
-def client(settings: Settings, kinds: Registry) -> Iterator[Client]:
+def client(request: pytest.FixtureRequest, settings: Settings, kinds: Registry) -> Iterator[Client]:
     """A producer."""
+    _broker_first(request)
     with Client(settings=settings, kinds=kinds) as client:
         yield client
 
 
 @pytest.fixture
-async def async_client(settings: Settings, kinds: Registry) -> AsyncIterator[AsyncClient]:
+async def async_client(
+    request: pytest.FixtureRequest, settings: Settings, kinds: Registry
+) -> AsyncIterator[AsyncClient]:
     """A producer on this test's event loop."""
+    _broker_first(request)
     async with AsyncClient(settings=settings, kinds=kinds) as client:
         yield client
+
+
+def _broker_first(request: pytest.FixtureRequest) -> None:
+    if "broker" in request.fixturenames:
+        request.getfixturevalue("broker")
+
+
+@pytest.fixture
+def broker(
+    settings: Settings,
+    database: Database,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    make_engine: Callable[..., Engine],
+) -> LocalBroker:
+    """A broker and a worker inside this process: `client.enqueue(…)`, then `broker.drain()`. Neither Redis nor Celery.
+
+    Every Client that the test makes sends its wakes here.
+    """
+    broker = LocalBroker()
+
+    def instead_of_celery(_: Settings) -> LocalBroker:
+        return broker
+
+    monkeypatch.setattr("agentrun.client.CeleryPublisher", instead_of_celery)
+    broker.serves(
+        make_engine(publisher=broker), clock, lambda: Sweep(settings, database, broker, by="sweep:test").run()
+    )
+    return broker
 
 
 @pytest.fixture
