@@ -108,6 +108,11 @@ class Process:
             return {"outcome": "draining", "run": str(run_id)}
         try:
             return engine.run_step(run_id, key).as_json()
+        except Exception:
+            raise
+        except BaseException:
+            engine.release_step(run_id, key)
+            raise
         finally:
             self._slot_is_free(engine)
 

@@ -145,6 +145,14 @@ class Engine:
             self.loop.call_soon_threadsafe(executing.interrupt)
             executing.ended.wait(2)
 
+    def release_step(self, run_id: UUID, key: str) -> None:
+        """As `release`, for a remote step that may be done again."""
+        taking = self.taking.get((run_id, key))
+        if taking is not None:
+            drain([taking.lease])
+            self.loop.call_soon_threadsafe(taking.interrupt)
+            taking.ended.wait(2)
+
     def _interrupt_all(self) -> None:
         for executing in list(self.executing.values()):
             drain([executing.lease])

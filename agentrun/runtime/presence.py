@@ -12,6 +12,7 @@ from typing import Any
 from agentrun.core.alarms import Occasion
 from agentrun.runtime import hooks
 from agentrun.runtime.kinds import Registry
+from agentrun.runtime.remotesteps import remote_steps
 from agentrun.settings import Settings
 
 
@@ -29,6 +30,7 @@ def presence(
             {
                 **about,
                 "imports": list(settings.imports),
+                "remote_steps": list(remote_steps.names()),
                 "longest_countdown": settings.longest_countdown_seconds,
                 "hooks": {str(occasion): hooks.names(occasion) for occasion in Occasion},
             }

@@ -13,9 +13,9 @@ from typing import Any
 from agentrun.core.codec import decode
 from agentrun.core.failures import Failure
 from agentrun.core.wake import Publisher, Wake
-from agentrun.core.words import FailureClass, StepKind, StepStatus
+from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
 from agentrun.runtime.luck import luck
-from agentrun.runtime.taking import backoff_of
+from agentrun.runtime.taking import backoff_of, redispatch_max
 from agentrun.settings import Settings
 from agentrun.store import offers, remote
 from agentrun.store.connect import type_of_row
@@ -23,6 +23,9 @@ from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 
 Row = Mapping[str, Any]
+
+MOST_IN_A_PASS = 20_000
+"""Steps of one trouble that one pass settles; the next pass has the rest."""
 
 
 @dataclass(slots=True)
@@ -44,39 +47,47 @@ class Redispatch:
         self.healed = Healed()
 
     def run(self) -> Healed:
-        """Settle every step in trouble, at most a batch of each kind."""
-        wakes: list[Wake] = []
+        """Settle every step in trouble: a fan that was lost as a whole is offered again as a whole."""
         for statement in offers.TROUBLED:
-            for row in self._database.rows(statement, self._scope):
-                wakes += self._settled(row)
-        self._publisher.wake(*wakes)
+            seen: set[tuple[Any, str]] = set()
+            while len(seen) < MOST_IN_A_PASS:
+                rows = self._database.rows(statement, self._scope)
+                fresh = [row for row in rows if (row["run_id"], row["key"]) not in seen]
+                seen.update((row["run_id"], row["key"]) for row in fresh)
+                self._publisher.wake(*(wake for row in fresh for wake in self._settled(row)))
+                if not fresh or len(rows) < self._settings.sweep_batch:
+                    break
         return self.healed
 
     def _settled(self, row: Row) -> list[Wake]:
         policy: dict[str, Any] = decode(row["policy"]) or {}
         if not row["may_repeat"] and row["status"] == StepStatus.STARTED:
-            self.healed.interrupted += 1
-            return self._woken(self._do(remote.INTERRUPT, row, _failure(row)))
+            return self._given_up(row)
         if row["trouble"] == "lost":
             return self._offered_again(row, policy)
         if row["attempt"] < policy.get("attempts", 1):
             delay = backoff_of(policy).delay(row["attempt"] - 1, luck())
-            self.healed.retried += 1
             moved = self._do(remote.RETRY_TROUBLED, row, _failure(row), delay=delay)
+            self.healed.retried += len(moved)
             return [Wake.of_step(step, delay=delay, cause="retry") for step in moved if step["queue"]]
         return self._given_up(row)
 
     def _offered_again(self, row: Row, policy: Mapping[str, Any]) -> list[Wake]:
-        most = policy.get("redispatch_max")
-        if row["redispatch_count"] >= (self._settings.redispatch_max if most is None else most):
+        if row["redispatch_count"] >= redispatch_max(policy, self._settings):
             return self._given_up(row)
         moved = self._do(remote.REDISPATCH, row, None)
         self.healed.redispatched += len(moved)
         return [Wake.of_step(step, cause="redispatch") for step in moved if step["queue"]]
 
     def _given_up(self, row: Row) -> list[Wake]:
-        self.healed.given_up += 1
-        return self._woken(self._do(remote.FAIL_TROUBLED, row, _failure(row)))
+        """What may have happened once is told as interrupted, not as failed: a body must not do it by another name."""
+        if row["effect"] == Effect.NON_IDEMPOTENT_WRITE and row["status"] == StepStatus.STARTED:
+            moved = self._do(remote.INTERRUPT, row, _failure(row))
+            self.healed.interrupted += len(moved)
+        else:
+            moved = self._do(remote.FAIL_TROUBLED, row, _failure(row))
+            self.healed.given_up += len(moved)
+        return self._woken(moved)
 
     def _woken(self, rows: list[type_of_row]) -> list[Wake]:
         return [Wake.of(row, cause="step") for row in rows if row["status"] == "waiting"]

@@ -21,6 +21,7 @@ from agentrun.core.outcome import LeaseLost, Parked
 from agentrun.core.policy import Backoff
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, WaitKind, WaitStatus
+from agentrun.runtime.gathering import note_waiting
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import Retries, as_retries
 from agentrun.runtime.remotesteps import remote_steps
@@ -151,7 +152,7 @@ class RemoteVerbs:
             await _offer(waits, spec)
         else:
             await _still_worked_on(waits, spec, there)
-        waits.waiting_on.append(f"{spec.kind}:{spec.name}")
+        note_waiting(waits.waiting_on, f"{spec.kind}:{spec.name}")
         raise Parked
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,12 +49,15 @@ class RemoteStep:
         except ValueError as error:
             raise InvalidResult(f"remote step `{self.name}` returned what cannot be stored as JSON: {error}") from None
 
-    def call(self, text: str) -> Any:
-        """Call the function with the input: a coroutine for `async def`, the result itself for `def`."""
+    def bound(self, text: str) -> Callable[[], Any]:
+        """The function with its input: a call gives a coroutine for `async def`, the result itself for `def`.
+
+        Raises InvalidRequest where the input does not fit; nothing was called then.
+        """
         value = self._decoded(text)
         if self.spread:
-            return self.function(**{name: getattr(value, name) for name in self.takes})
-        return self.function(value) if self.takes else self.function()
+            return functools.partial(self.function, **{name: getattr(value, name) for name in self.takes})
+        return functools.partial(self.function, value) if self.takes else self.function
 
     @property
     def is_async(self) -> bool:

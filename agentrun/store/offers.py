@@ -21,7 +21,7 @@ QUEUE = param("queue", Text)
 LIMIT = param("limit", Integer)
 _IN_NAMESPACE = and_(runs.c.namespace == NAMESPACE, runs.c.finished_at.is_(None))
 _FACTS = (
-    *OFFER_COLUMNS, steps.c.kind, steps.c.status, steps.c.step_epoch, steps.c.policy, steps.c.by,
+    *OFFER_COLUMNS, steps.c.kind, steps.c.status, steps.c.effect, steps.c.step_epoch, steps.c.policy, steps.c.by,
     MAY_REPEAT.label("may_repeat"), runs.c.priority,
 )  # fmt: skip
 

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Double,
     Text,
     and_,
-    case,
     func,
     literal_column,
     null,
@@ -63,7 +62,8 @@ def _open_run() -> CTE:
 
 
 def _run(*guards: ColumnElement[bool]) -> CTE:
-    columns = (runs.c.id, runs.c.epoch, runs.c.status, runs.c.owner, runs.c.kind, runs.c.priority)
+    over = or_(runs.c.finished_at.is_not(None), runs.c.cancel_requested_at.is_not(None)).label("over")
+    columns = (runs.c.id, runs.c.epoch, runs.c.status, runs.c.owner, runs.c.kind, runs.c.priority, over)
     mine = select(*columns).where(runs.c.id == RUN_ID, runs.c.namespace == NAMESPACE, *guards)
     return mine.with_for_update(key_share=True).cte("held")
 
@@ -145,6 +145,7 @@ def _take_remote() -> Statement:
         steps.c.kind == word(StepKind.REMOTE),
         steps.c.name == func.any(param("names", ARRAY(Text))),
         lease_expires_at=now() + seconds(LEASE),
+        token_digest=TOKEN,
         reconcilable=steps.c.name == func.any(param("reconcilable", ARRAY(Text))),
         effect=func.coalesce(_POLICY_EFFECT, _DECLARED_HERE, steps.c.effect),
     )
@@ -257,21 +258,23 @@ _ONE_MORE = {"redispatch_count": steps.c.redispatch_count + number(1)}
 
 
 def _interrupt() -> Statement:
-    """Nobody works on a non-idempotent write any more, and nobody knows how it ended: its run hears that.
+    """Nobody works on a write any more, and nobody knows how it ended: its run hears that.
 
-    It stays started, as any interrupted write. Refuses: not such a step, its taker beat, or it ended.
+    It stays started, as any interrupted write, and keeps its taker's token: what the taker says after all still counts.
+    Refuses: not such a write, its taker beat, or it ended. `mine` is given where the taker itself says so.
     """
     source = _open_run()
-    mine = and_(STARTED, steps.c.step_epoch == STEP_EPOCH, param("mine", Text).is_not(None))
+    mine = and_(_TAKEN_BY_ME, param("mine", Text).is_not(None))
     left = (
         update(steps)
         .where(
             steps.c.run_id == source.c.id,
             steps.c.key == KEY,
+            ELSEWHERE,
             steps.c.effect == word(Effect.NON_IDEMPOTENT_WRITE),
-            or_(and_(~steps.c.reconcilable, _TROUBLED, STARTED), mine),
+            or_(and_(_TROUBLED, STARTED), mine),
         )
-        .values(lease_expires_at=null(), due_at=null(), token_digest=null(), error=param("error", JSON))
+        .values(lease_expires_at=null(), due_at=null(), error=param("error", JSON))
         .returning(steps.c.run_id, steps.c.key)
         .cte("done")
     )
@@ -281,19 +284,23 @@ def _interrupt() -> Statement:
 
 
 def _beat() -> Statement:
-    """An explicit beat, with progress: the step's silence starts anew. Refuses: not taken by this one any more."""
+    """An explicit beat, with progress, of `silent_for` seconds ago: the step's silence starts anew then.
+
+    Refuses: not taken by this one any more, or given up. Brings back whether the step's run is over, or about to be.
+    """
     source = _run()
-    window = case((steps.c.token_digest.is_not(None), seconds(policy("window"))), else_=null())
+    spoken = now() - seconds(func.coalesce(param("silent_for", Double), number(0)))
     beat = (
         update(steps)
-        .where(steps.c.run_id == source.c.id, steps.c.key == KEY, _TAKEN_BY_ME)
+        .where(steps.c.run_id == source.c.id, steps.c.key == KEY, _TAKEN_BY_ME, steps.c.lease_expires_at.is_not(None))
         .values(
-            heartbeat_at=now(),
+            heartbeat_at=spoken,
             progress=func.coalesce(param("progress", JSON), steps.c.progress),
-            due_at=now() + seconds(policy("timeout")),
-            lease_expires_at=func.coalesce(now() + window, steps.c.lease_expires_at),
+            due_at=spoken + seconds(policy("timeout")),
+            # Only an external step has a window; the lease of a remote one is its process's to renew.
+            lease_expires_at=func.coalesce(now() + seconds(policy("window")), steps.c.lease_expires_at),
         )
-        .returning(steps.c.run_id, source.c.status)
+        .returning(steps.c.run_id, source.c.over)
     )
     return compiled("beat_step", select(beat.cte("beat")))
 
@@ -336,12 +343,12 @@ def _renew_steps() -> Statement:
 
 
 def _take_landed() -> Statement:
-    """After a connection broke: the take carries no token, so what this owner took of it in that lease is its own."""
+    """After a connection broke: did this take commit? Its token says so."""
     columns = (
         *OFFER_COLUMNS, steps.c.effect, steps.c.args, steps.c.step_epoch, steps.c.policy, steps.c.idempotency_key,
         runs.c.owner, runs.c.kind.label("run_kind"), runs.c.priority,
     )  # fmt: skip
-    mine = (steps.c.run_id == RUN_ID, steps.c.key == KEY, STARTED, steps.c.by == BY)
+    mine = (steps.c.run_id == RUN_ID, steps.c.key == KEY, STARTED, steps.c.token_digest == TOKEN)
     return compiled("take_landed", select(*columns).join(runs, runs.c.id == steps.c.run_id).where(*mine))
 
 
@@ -359,6 +366,13 @@ COMPLETE = _complete()
 FAIL = _fail()
 RETRY = _again("retry_step", _TAKEN_BY_ME, EventType.STEP_RETRIED, **_NEXT_ATTEMPT)
 GIVE_BACK = _again("give_back_step", _TAKEN_BY_ME, None)
+ASK_AGAIN = _again(
+    "ask_again_about_step",
+    and_(_TAKEN_BY_ME, steps.c.reconcilable),
+    EventType.REDISPATCHED,
+    **_ONE_MORE,
+    error=param("error", JSON),
+)
 RETRY_TROUBLED = _again(
     "retry_troubled_step", and_(_TROUBLED, or_(OFFERED, MAY_REPEAT)), EventType.STEP_RETRIED, **_NEXT_ATTEMPT
 )
