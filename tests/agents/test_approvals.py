@@ -203,6 +203,14 @@ def test_who_started_the_run_cannot_approve_its_call_under_four_eyes(client: Cli
     assert (ward.run(run.id).status, shop.paid) == (Status.COMPLETED, [100])
 
 
+def test_an_agent_may_demand_four_eyes_of_all_its_calls(client: Client, ward: Ward, shop: Shop) -> None:
+    run, _ = started(client, ward, ONE, shop.tools(approval=True), four_eyes=True)
+    with pytest.raises(Forbidden, match="somebody else"):
+        client.approve(run.id, by="ada")
+    client.approve(run.id, by="grace")
+    assert (ward.run(run.id).status, shop.paid) == (Status.COMPLETED, [100])
+
+
 def test_a_decision_on_other_arguments_is_refused(client: Client, ward: Ward, shop: Shop) -> None:
     run, _ = started(client, ward, BOTH, shop.tools(approval=True))
     digests = {wait["step_key"]: wait["asks_digest"] for wait in client.waits(run.id)}

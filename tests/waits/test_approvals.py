@@ -22,6 +22,7 @@ from agentrun.core.errors import (
     NotFound,
     WaitExpired,
 )
+from agentrun.runtime.kinds import Registry
 from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.testing.rows import Rows
@@ -218,3 +219,38 @@ def test_a_decision_that_cannot_be_recorded_releases_nothing(
         connection.execute("ALTER TABLE agentrun.moves DROP CONSTRAINT disk_full")
     client.approve(run_id, by="ann")
     assert go(run_id).result[0] is True
+
+
+# ---- four eyes, by the kind
+
+
+def test_a_kind_may_demand_four_eyes_of_all_its_approvals(client: Client, parked: Parked, go: Go) -> None:
+    @durable("payment", four_eyes=True)
+    async def payment(ctx: Context) -> list[Any]:
+        first, second = await ctx.gather(ctx.approval("pay?"), ctx.approval("now?", four_eyes=False))
+        return [first.by, second.by]
+
+    run_id = parked("payment", owner="ann")
+    for wait in client.waits(run_id):
+        assert wait["asks"]["four_eyes"] is True
+        for ann in ("ann", Actor("ann", frozenset(Scope))):
+            with pytest.raises(Forbidden, match="somebody else"):
+                client.approve(run_id, by=ann, key=wait["step_key"])
+        client.approve(run_id, by="bob", key=wait["step_key"])
+    assert go(run_id).result == ["bob", "bob"]
+
+
+def test_four_eyes_that_were_demanded_hold_for_who_knows_nothing_of_the_kind(
+    client: Client, settings: Settings, parked: Parked
+) -> None:
+    """They are part of what was asked: another process decides, and a later deployment has dropped the option."""
+
+    @durable("payment", four_eyes=True)
+    async def payment(ctx: Context) -> Any:
+        return (await ctx.approval("pay?")).by
+
+    run_id = parked("payment", owner="ann")
+    with Client(settings=settings, kinds=Registry()) as elsewhere:
+        with pytest.raises(Forbidden, match="somebody else"):
+            elsewhere.approve(run_id, by="ann")
+        assert elsewhere.reject(run_id, by="ann").status is Status.QUEUED, "it may deny"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from agentrun import Client, Context, Status, durable
+from agentrun import Actor, Client, Context, Scope, Status, durable
 from agentrun.core.errors import AlreadyDecided, NotAllowed, NotFound, WaitExpired
 from agentrun.settings import Settings
 from agentrun.testing.crash import CrashSweep, When
@@ -94,6 +95,79 @@ def test_a_signal_that_has_expired_answers_nobody(client: Client, go: Go, travel
         run_id,
     )
     assert go(run_id).result == ["fresh"]
+
+
+def test_signals_that_nobody_waits_for_are_listed_oldest_first_until_somebody_takes_them(
+    client: Client, parked: Parked, go: Go, settings: Settings
+) -> None:
+    run_id, other = parked("listen", 1), parked("listen", 1)
+    client.signal(run_id, "stop", {"n": 1}, by="ann")
+    client.signal(other, "stop", 2)
+    client.signal(run_id, "halt", 3)
+    assert [(each["run_id"], each["name"], each["payload"]) for each in client.signals()] == [
+        (run_id, "stop", {"n": 1}), (other, "stop", 2), (run_id, "halt", 3),
+    ]  # fmt: skip
+    (first, second) = client.signals(run_id)
+    assert (first["sent_by"], first["run_kind"], second["name"]) == ("ann", "listen", "halt")
+    client.signal(run_id, "go", "now")
+    assert go(run_id).result == ["now"]
+    assert [each["name"] for each in client.signals(run_id)] == ["stop", "halt"], "what was waited for was not kept"
+    with Client(settings=settings, namespace="other") as stranger:
+        assert stranger.signals() == []
+
+
+def test_an_actor_sees_the_signals_of_runs_that_it_may_see(client: Client, parked: Parked) -> None:
+    mine, other = parked("listen", 1, owner="ann"), parked("listen", 1, owner="bob")
+    for run_id in (mine, other):
+        client.signal(run_id, "stop")
+    ann = client.acting(Actor("ann"))
+    assert [each["run_id"] for each in ann.signals()] == [mine]
+    with pytest.raises(NotFound):
+        ann.signals(other)
+    assert len(client.acting(Actor("ann", frozenset({Scope.READ}))).signals()) == 2
+
+
+PAST = "UPDATE agentrun.signals SET expires_at = now() - interval '1 s' WHERE expires_at IS NOT NULL AND run_id = %s"
+
+
+def test_the_sweep_forgets_signals_that_have_expired_and_no_others(
+    client: Client, parked: Parked, travel: Travel, sweep: Callable[[], Any], rows: Rows
+) -> None:
+    run_id, fresh = parked("listen", 2), parked("listen", 1)
+    client.signal(fresh, "stop", "fresh")
+    for payload in (1, 2):
+        client.signal(run_id, "stop", payload, expires=60)
+    assert sweep().forgotten == 0
+    travel(PAST, run_id)
+    assert client.signals(run_id) == [], "not listed, though no sweep came yet"
+    assert sweep().forgotten == 2
+    with rows.database.connection() as connection:
+        left = connection.execute("SELECT run_id FROM agentrun.signals").fetchall()
+    assert [row["run_id"] for row in left] == [fresh]
+    assert sweep().forgotten == 0
+
+
+def test_signals_that_a_step_has_taken_are_history_and_stay(
+    client: Client, go: Go, travel: Travel, sweep: Callable[[], Any], rows: Rows
+) -> None:
+    run_id = client.enqueue("listen", 1)
+    client.signal(run_id, "go", 1, expires=60)
+    go(run_id)
+    travel(PAST, run_id)
+    assert sweep().forgotten == 0
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(3600.0, True), (0.0, False)], ids=["an hour", "for ever"])
+def test_a_signal_is_kept_as_long_as_the_settings_say(
+    settings: Settings, client: Client, parked: Parked, seconds: float, kept: bool
+) -> None:
+    run_id = parked("listen", 1)
+    with Client(settings=settings.model_copy(update={"signal_expires_seconds": seconds})) as sender:
+        sender.signal(run_id, "stop")
+        sender.signal(run_id, "halt", expires=timedelta(minutes=1))
+    stop, halt = client.signals(run_id)
+    assert ((stop["expires_at"] - stop["sent_at"]).total_seconds() == seconds) if kept else stop["expires_at"] is None
+    assert (halt["expires_at"] - halt["sent_at"]).total_seconds() == 60
 
 
 def test_a_signal_for_a_run_that_ended_or_is_not_there_is_refused(client: Client, go: Go, rows: Rows) -> None:
