@@ -172,7 +172,7 @@ async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps
         return Stopped(Cancelled())
     if claimed["deadline_passed"]:
         return Stopped(LimitReached())
-    task = asyncio.ensure_future(_body(engine, kind, claimed, steps, waits))
+    task = asyncio.ensure_future(ending_of_body(engine, kind, claimed, steps, waits))
     loop = asyncio.get_running_loop()
     engine.executing[steps.lease.run_id] = Executing(steps.lease, task)
 
@@ -215,7 +215,9 @@ def _interrupt(engine: Engine, steps: Steps, task: asyncio.Future[Any], ending: 
             pass
 
 
-async def _body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, waits: Waits) -> Ending:
+async def ending_of_body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, waits: Waits) -> Ending:
+    """Call the body, and wait for its branches; its ending is what is left of all. Of the engine it needs little:
+    threads and settings."""
     root = Branch()
     context = Context(_facts_of(claimed), steps, engine.threads, Wishes(retries=kind.options.retries), waits)
     try:
