@@ -10,6 +10,7 @@ from tests.guards.scene import Scene, case
 
 OUTSIDE = ("cancel", "expire", "dispatch_failed")
 FINAL = (*SETTLES, "reap_settle_failed", "reap_settle_cancelled", *OUTSIDE)
+UNSTARTED = "child_not_started"
 RESOLVES = ("resolve_completed", "resolve_not_applied")
 
 
@@ -114,10 +115,12 @@ def of_a_family(s: Scene) -> tuple[UUID, UUID]:
     child = before_its_end(s)
     s.rows.wait(child, "own")
     s.rows.wait(parent, "child", kind="child", child_id=child)
+    if s.statement.name == UNSTARTED:
+        s.set("waits", parent, due_at="=now() - interval '1 s'")
     return child, parent
 
 
-@case(*FINAL)
+@case(*FINAL, UNSTARTED)
 def what_ends_closes_its_own_open_waits(s: Scene) -> None:
     s.others = list(of_a_family(s))
     s.run, _ = of_a_family(s)
@@ -131,7 +134,7 @@ def what_ends_closes_its_own_open_waits(s: Scene) -> None:
     assert waits == {"own": "closed", "answered": "resolved"}
 
 
-@case(*FINAL)
+@case(*FINAL, UNSTARTED)
 def what_ends_tells_its_own_parent(s: Scene) -> None:
     s.others = list(of_a_family(s))
     s.run, parent = of_a_family(s)
@@ -147,7 +150,7 @@ def a_parent_that_waits_no_more_is_not_told(s: Scene) -> None:
     s.lands()
 
 
-@case(*FINAL)
+@case(*FINAL, UNSTARTED)
 def a_parent_that_has_ended_is_left_alone(s: Scene) -> None:
     s.run, parent = of_a_family(s)
     s.set("runs", parent, status="cancelled", reason="cancelled", finished_at="=now()", waiting_on=None)

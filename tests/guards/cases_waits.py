@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -125,3 +126,139 @@ def only_an_open_wait_whose_time_has_come_is_escalated(s: Scene) -> None:
 def a_signal_is_kept_for_its_run(s: Scene) -> None:
     s.make(s.rows.running)
     s.lands(name="go")
+
+
+@case(*CLOSES)
+def what_is_put_to_a_role_is_answered_by_who_has_it(s: Scene) -> None:
+    def asked(role: str | None) -> UUID:
+        run_id = s.rows.waiting()
+        s.rows.wait(run_id)
+        s.set("waits", run_id, role=role)
+        return run_id
+
+    def wait_of(run_id: UUID) -> UUID:
+        return s.stored(run_id)[3][0]["id"]
+
+    s.make(lambda: asked("clerk"))
+    for roles in ([], ["boss"]):
+        s.refused(wait_id=wait_of(s.run), roles=roles)
+    s.lands(wait_id=wait_of(s.run), roles=["boss", "clerk"])
+    s.make(lambda: asked("clerk"))
+    s.lands(wait_id=wait_of(s.run), roles=None)
+    s.make(lambda: asked(None))
+    s.lands(wait_id=wait_of(s.run), roles=[])
+
+
+@case("forget_signals")
+def only_kept_signals_that_have_expired_are_forgotten_and_in_one_namespace(s: Scene) -> None:
+    s.make(lambda: with_signals(s))
+    s.set("signals", s.run, expires_at="=now() + interval '1 hour'")
+    s.refused()
+    s.set("signals", s.run, expires_at="=now() - interval '1 s'")
+    s.refused(namespace="another")
+    assert len(s.lands()) == 3
+    assert [row["taken_by_step"] for row in s.stored(s.run)[4]] == ["earlier"]
+
+
+# ---- children that nobody starts: the run is the parent, save for child_not_started
+
+
+def late(s: Scene, policy: str = "start", **child: Any) -> tuple[UUID, UUID]:
+    """A parked parent whose child was to be started by now, and that child."""
+    parent, born = s.rows.waiting(), s.rows.queued(**child)
+    s.rows.wait(parent, "child", kind="child", child_id=born)
+    s.set("waits", parent, due_at="=now() - interval '1 s'", on_expiry=json.dumps({"policy": policy}))
+    return parent, born
+
+
+def alive(s: Scene, *kinds: str, namespace: str | None = None, seconds: int = 0) -> None:
+    with s.database.connection() as connection:
+        connection.execute(
+            "INSERT INTO agentrun.processes (id, namespace, name, kinds, seen_at)"
+            " VALUES (%s, %s, 'worker', %s, now() - make_interval(secs => %s))",
+            [uuid4(), namespace or s.rows.namespace, list(kinds), seconds],
+        )
+
+
+def wait_of(s: Scene, parent: UUID) -> UUID:
+    return s.stored(parent)[3][0]["id"]
+
+
+@case("child_started")
+def a_child_that_was_claimed_or_continues_one_is_watched_no_more(s: Scene) -> None:
+    s.run, child = late(s)
+    other, _ = late(s)
+    s.others = [other]
+    s.refused()
+    s.set("runs", child, epoch=1)
+    s.refused(namespace="another")
+    s.set("waits", s.run, due_at="=now() + interval '1 hour'")
+    s.refused()
+    s.set("waits", s.run, due_at="=now() - interval '1 s'", status="expired", resolved_at="=now()")
+    s.refused()
+    s.set("waits", s.run, status="open", resolved_at=None, kind="signal")
+    s.refused()
+    s.set("waits", s.run, kind="child")
+    s.lands()
+    s.run, child = late(s)
+    s.set("runs", child, continued_from=s.others[0])
+    s.lands()
+
+
+@case("child_started")
+def a_kind_that_a_live_process_knows_is_waited_for_where_no_time_was_said(s: Scene) -> None:
+    s.run, _ = late(s, "unknown")
+    alive(s, "another")
+    alive(s, "test", seconds=120)
+    alive(s, "test", namespace=uuid4().hex)
+    s.refused()
+    alive(s, "test")
+    timed, _ = late(s)
+    s.others = [timed]
+    s.lands()
+
+
+@case("child_look_again")
+def an_open_wait_is_looked_at_once_each_time(s: Scene) -> None:
+    s.run, _ = late(s)
+    other, _ = late(s)
+    s.others = [other]
+    s.lands(wait_id=wait_of(s, s.run), due_in=60.0, on_expiry="{}")
+    s.refused(wait_id=wait_of(s, s.run), due_in=60.0, on_expiry="{}")
+    s.set("waits", s.run, due_at="=now() - interval '1 s'", status="expired", resolved_at="=now()")
+    s.refused(wait_id=wait_of(s, s.run), due_in=60.0, on_expiry="{}")
+
+
+@case("child_not_started")
+def only_a_child_that_was_never_claimed_is_settled(s: Scene) -> None:
+    _, s.run = late(s)
+    s.set("runs", s.run, epoch=1)
+    s.refused()
+    _, s.run = late(s)
+    s.set("runs", s.run, status="waiting", waiting_on="signal")
+    s.refused()
+    _, s.run = late(s)
+    s.refused(namespace="another")
+    _, s.others = s.run, [late(s)[1]]
+    s.lands()
+
+
+@case("child_not_started")
+def only_a_child_whose_open_wait_has_a_time_that_has_passed_is_settled(s: Scene) -> None:
+    late(s)
+    parent, s.run = late(s)
+    s.set("waits", parent, due_at="=now() + interval '1 hour'")
+    s.refused()
+    s.set("waits", parent, due_at="=now() - interval '1 s'", status="expired", resolved_at="=now()")
+    s.refused()
+    s.set("waits", parent, status="open", resolved_at=None)
+    s.lands()
+
+
+@case("park")
+def when_a_child_is_to_start_is_not_when_its_parent_is_due(s: Scene) -> None:
+    s.run = s.rows.running()
+    s.rows.wait(s.run, "child", kind="child", child_id=s.rows.queued())
+    s.set("waits", s.run, due_at="=now() + interval '1 hour'")
+    (parked,) = s.lands()
+    assert parked["due_at"] is None

@@ -22,6 +22,8 @@ NO_GUARD = {
     "reap_settle_cancelled: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
     "expired: runs.status = 'running'": RESTATES_A_CONSTRAINT,
     "dispatch_failed: runs.status IN ('queued', 'waiting')": "the next condition is narrower",
+    "child_not_started: runs.status IN ('queued', 'waiting')": "the next condition is narrower",
+    "child_not_started: waits.status = 'open' (3)": "it settles only what an open wait is for",
     "take_signal: runs.id = :run_id": "the signal is of this run and of the run that is held",
     "take_signal: signals.run_id = held.id": "the signal is of this run and of the run that is held",
     "take_signal: signals.taken_by_step IS NULL (2)": "who holds the run is alone in taking its signals",
