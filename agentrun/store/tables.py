@@ -252,6 +252,8 @@ signals = Table(
 )
 Index("signals_buffered", signals.c.run_id, signals.c.name, signals.c.id,
       postgresql_where=text("taken_by_step IS NULL"))  # fmt: skip
+Index("signals_expiring", signals.c.expires_at,
+      postgresql_where=text("taken_by_step IS NULL AND expires_at IS NOT NULL"))  # fmt: skip
 
 processes = Table(
     "processes",

@@ -413,6 +413,14 @@ def upgrade() -> None:
         schema="agentrun",
         postgresql_where=sa.text("taken_by_step IS NULL"),
     )
+    op.create_index(
+        "signals_expiring",
+        "signals",
+        ["expires_at"],
+        unique=False,
+        schema="agentrun",
+        postgresql_where=sa.text("taken_by_step IS NULL AND expires_at IS NOT NULL"),
+    )
     op.create_table(
         "waits",
         sa.Column("id", sa.UUID(), nullable=False),
@@ -495,6 +503,12 @@ def downgrade() -> None:
         "waits_child", table_name="waits", schema="agentrun", postgresql_where=sa.text("child_id IS NOT NULL")
     )
     op.drop_table("waits", schema="agentrun")
+    op.drop_index(
+        "signals_expiring",
+        table_name="signals",
+        schema="agentrun",
+        postgresql_where=sa.text("taken_by_step IS NULL AND expires_at IS NOT NULL"),
+    )
     op.drop_index(
         "signals_buffered", table_name="signals", schema="agentrun", postgresql_where=sa.text("taken_by_step IS NULL")
     )
