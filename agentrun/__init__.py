@@ -25,6 +25,7 @@ from agentrun.core.errors import (
     Retryable,
     RunFailed,
     SchemaMismatch,
+    StaleToken,
     StepFailed,
     TooLarge,
     UnknownKind,
@@ -32,7 +33,7 @@ from agentrun.core.errors import (
     WriteWithoutLease,
 )
 from agentrun.core.failures import classifies as classify_as
-from agentrun.core.records import Event, Run, Step, Usage
+from agentrun.core.records import Event, Redispatched, Run, Step, TakenStep, Usage
 from agentrun.core.words import Effect, EventType, FailureClass, Outcome, Reason, Status
 from agentrun.runtime.context import Context, SyncContext
 from agentrun.runtime.current import current_step
@@ -83,6 +84,7 @@ __all__ = [
     "NotFound",
     "Outcome",
     "Reason",
+    "Redispatched",
     "Retries",
     "Retryable",
     "Run",
@@ -90,10 +92,12 @@ __all__ = [
     "SchemaMismatch",
     "Scope",
     "Settings",
+    "StaleToken",
     "Status",
     "Step",
     "StepFailed",
     "SyncContext",
+    "TakenStep",
     "TooLarge",
     "UnknownKind",
     "Usage",

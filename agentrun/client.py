@@ -19,12 +19,13 @@ from agentrun.broker import CeleryPublisher, Hints
 from agentrun.broker.waiting import wait_for_end, wait_for_end_async
 from agentrun.core.actors import Actor
 from agentrun.core.errors import InvalidRequest, NotAllowed, RunFailed
-from agentrun.core.records import Event, Run, Step
+from agentrun.core.records import Event, Redispatched, Run, Step, TakenStep
 from agentrun.core.words import Outcome, Segment, Status
 from agentrun.runtime.answers import Answers
 from agentrun.runtime.asked import Asked
 from agentrun.runtime.commands import Commands, Wishes
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.external import External
 from agentrun.runtime.interactive import Interactive
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.operators import Operators
@@ -71,6 +72,7 @@ class Client:
         self.commands = Commands(self.settings, self._database, self._publisher, kinds)
         self.operators = Operators(self.commands)
         self.answers, self.asked = Answers(self.commands), Asked(self.commands)
+        self.external = External(self.commands)
         self.relay = Relay(self._database, self._publisher)
         self._kinds = kinds
         self._engines: dict[int, Engine] = {}
@@ -86,6 +88,7 @@ class Client:
         view.commands = Commands(self.settings, self._database, self._publisher, self._kinds, actor=actor)
         view.operators = Operators(view.commands)
         view.answers, view.asked = Answers(view.commands), Asked(view.commands)
+        view.external = External(view.commands)
         return view
 
     # ---- enqueue
@@ -322,9 +325,67 @@ class Client:
         """Say how an interrupted write ended; the run then goes on from its journal.
 
         `applied=True` records `result` as the write's result, `applied=False` lets it start afresh. `key` names the
-        step where several writes are in flight. Raises NotAllowed where none is, or somebody was first.
+        step where several writes are in flight. Of a run that waits for an external step, it says so in place of
+        whoever took that. Raises NotAllowed where none is in flight, or somebody was first.
         """
         return self.operators.resolve(as_uuid(run_id), applied=applied, result=result, key=key, by=by)
+
+    def redispatch(self, run_id: RunId, *, by: Actor | str = "client") -> Redispatched:
+        """Send every pending remote step of a run again, now: how many were, and why each other one was left.
+
+        Safe on a healthy run: a living worker keeps its step, a result that lands meanwhile stands, and a
+        non-idempotent write that somebody took is never repeated. Raises NotFound, and NotAllowed for a final run.
+        """
+        return self.external.redispatch(as_uuid(run_id), by=by)
+
+    # ---- steps done elsewhere
+
+    def external_steps(
+        self, *, name: str | None = None, run_id: RunId | None = None, taken: bool = False, limit: int = 100
+    ) -> Sequence[Mapping[str, Any]]:
+        """External steps on offer, oldest first, with their input; with `taken` those in progress too."""
+        wanted = as_uuid(run_id) if run_id is not None else None
+        return self.external.listed(name=name, run_id=wanted, taken=taken, limit=limit)
+
+    def take_step(self, run_id: RunId, key: str | None = None, *, by: Actor | str) -> TakenStep:
+        """Take an external step that is on offer: its input, and a token to answer with. Exclusive.
+
+        `key` may be left out where the run offers one only. An actor needs OPERATE. Raises NotFound, InvalidRequest,
+        and NotAllowed where the step is taken, has ended, is not due yet, or its run is over.
+        """
+        return self.external.take(as_uuid(run_id), key, by=by)
+
+    def complete_step(self, token: str, result: Any = None) -> None:
+        """Say what a taken step came to; its run goes on. The first result counts.
+
+        Raises NotFound for no token of ours, StaleToken where that take is over, AlreadyDecided where the step has
+        ended, InvalidRequest and TooLarge for what cannot be stored.
+        """
+        self.external.complete(token, result)
+
+    def fail_step(
+        self,
+        token: str,
+        message: str,
+        *,
+        error_type: str = "ExternalStepFailed",
+        retryable: bool = False,
+        retry_after: float | None = None,
+        not_applied: bool = False,
+    ) -> str:
+        """Say that a taken step failed; returns `retried`, `failed` or `interrupted`.
+
+        `retryable` uses up one of its tries. Of a non-idempotent write say `not_applied=True` where nothing happened
+        outside: without, nobody knows how it ended, and the run stops as at any interrupted write. Raises as
+        `complete_step`.
+        """
+        return self.external.fail(
+            token, message, error_type=error_type, retryable=retryable, retry_after=retry_after, not_applied=not_applied
+        )
+
+    def heartbeat_step(self, token: str, progress: Any = None) -> bool:
+        """Say that somebody works on a taken step, and how far. False: its run is over, so stop. Raises as above."""
+        return self.external.heartbeat(token, progress)
 
     def set_budget(
         self,
@@ -463,6 +524,30 @@ class AsyncClient:
     async def resume(self, run_id: RunId) -> Run:
         """As Client.resume."""
         return await self._call(self._client.resume, run_id)
+
+    async def redispatch(self, run_id: RunId, *, by: Actor | str = "client") -> Redispatched:
+        """As Client.redispatch."""
+        return await self._call(self._client.redispatch, run_id, by=by)
+
+    async def external_steps(self, **filters: Any) -> Sequence[Mapping[str, Any]]:
+        """As Client.external_steps."""
+        return await self._call(self._client.external_steps, **filters)
+
+    async def take_step(self, run_id: RunId, key: str | None = None, *, by: Actor | str) -> TakenStep:
+        """As Client.take_step."""
+        return await self._call(self._client.take_step, run_id, key, by=by)
+
+    async def complete_step(self, token: str, result: Any = None) -> None:
+        """As Client.complete_step."""
+        return await self._call(self._client.complete_step, token, result)
+
+    async def fail_step(self, token: str, message: str, **options: Any) -> str:
+        """As Client.fail_step."""
+        return await self._call(functools.partial(self._client.fail_step, token, message, **options))
+
+    async def heartbeat_step(self, token: str, progress: Any = None) -> bool:
+        """As Client.heartbeat_step."""
+        return await self._call(self._client.heartbeat_step, token, progress)
 
     async def resolve(self, run_id: RunId, *, applied: bool, **answer: Any) -> Run:
         """As Client.resolve."""

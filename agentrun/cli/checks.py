@@ -12,6 +12,7 @@ from agentrun.cli.desk import database_of, found_settings, load_kinds
 from agentrun.cli.screen import span
 from agentrun.core.errors import AgentrunError, ConfigurationError
 from agentrun.runtime.kinds import registry
+from agentrun.runtime.remotesteps import remote_steps
 from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.store.schema import head, require_head
@@ -134,6 +135,12 @@ def _effects() -> Iterator[Finding]:
         if silent:
             says = f"agent `{name}`: {', '.join(silent)} declare no effect and are treated as non-idempotent writes; "
             yield _warning("effects", says + "declare them with @effect, or in register_agent(..., effects={...})")
+    silent = remote_steps.undeclared()
+    if silent:
+        says = (
+            f"remote steps {', '.join(silent)} declare no effect and are treated as non-idempotent writes, which are "
+        )
+        yield _warning("effects", says + "never repeated; declare them with @remote_step(..., effect=…)")
     if listed and not any(tool.effect is None for _, tools in listed for tool in tools):
         yield _ok("effects", "every tool of every agent says what it does")
 

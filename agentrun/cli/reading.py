@@ -76,7 +76,7 @@ def show(run: RunId, payloads: Payloads = False, as_json: AsJson = False) -> Non
         found, steps = reader.status(run_id), reader.steps(run_id)
         events = list(_all_events(reader, run_id))
     moment = moment_of(settings)
-    stands = standing(found, moment, sweep_seconds=settings.sweep_seconds)
+    stands = standing(found, moment, sweep_seconds=settings.sweep_seconds, steps=steps)
     if not as_json:
         screen.show(*told(found, stands, events, steps, now=moment.now, payloads=payloads))
         return

@@ -15,7 +15,7 @@ from agentrun.cli.screen import clean, facts, instant, pretty, span, status, tab
 from agentrun.cli.why import Standing
 from agentrun.core.records import Event, Run, Step, Usage
 
-PRIVATE = ("request", "result")
+PRIVATE = ("request", "result", "progress")
 SHOWN_AT_FIRST, SHOWN_AT_LAST = 20, 80
 
 
@@ -58,6 +58,7 @@ def told(
             "key", "step", "kind", "effect", "status", "attempt", "took", "tokens",
             title="Journal", rows=_shortened([_step_row(step) for step in steps]),
         )  # fmt: skip
+    yield from _done_elsewhere(steps, now)
     yield from _error(run)
     if payloads:
         yield from _payloads(run, steps)
@@ -147,6 +148,10 @@ def _what(event: Event) -> str:
         parts.append(f"[{data['key']}]")
     if data.get("attempt", 1) > 1:
         parts.append(f"attempt {data['attempt']}")
+    if data.get("redispatched"):
+        parts.append("re-dispatched")
+    if "trouble" in data:
+        parts.append(_TROUBLES.get(data["trouble"]) or str(data["trouble"]))
     if "delay" in data:
         parts.append(f"again in {span(data['delay'])}")
     if "lost" in data:
@@ -157,6 +162,40 @@ def _what(event: Event) -> str:
     if data.get("by"):
         parts.append(f"by {data['by']}")
     return "  ".join(parts)
+
+
+_TROUBLES = {
+    "lost": "its taker died",
+    "silent": "its taker was silent for too long",
+    "unclaimed": "nobody took it in time",
+    "by hand": "sent again by hand",
+}
+
+
+def _done_elsewhere(steps: Sequence[Step], now: datetime) -> Iterator[RenderableType]:
+    """Remote and external steps: where they are, with whom, and when they were last heard of."""
+    rows = [_remote_row(step, now) for step in steps if step.kind in ("remote", "external")]
+    if rows:
+        yield Text()
+        yield table(
+            "key", "step", "queue", "status", "offered", "taken by", "taken", "last beat", "progress", "try",
+            "re-dispatched", title="Done elsewhere", rows=_shortened(rows),
+        )  # fmt: skip
+
+
+def _remote_row(step: Step, now: datetime) -> tuple[Any, ...]:
+    taken = step.status != "offered" and step.started_at is not None
+    progress = json.dumps(step.progress, ensure_ascii=False)[:80] if step.progress is not None else None
+    where = step.queue or "(no queue: a program elsewhere takes it)"
+    said = (step.key, step.name, where, status(step.status), _since(step.offered_at, now))
+    times = (step.by, _since(step.started_at, now), _since(step.heartbeat_at, now)) if taken else (None, None, None)
+    return *said, *times, progress, step.attempt, step.redispatch_count or None
+
+
+def _since(at: datetime | None, now: datetime) -> str | None:
+    if at is None:
+        return None
+    return f"{span(now - at)} ago" if at <= now else f"in {span(at - now)}"
 
 
 def _step_row(step: Step) -> tuple[Any, ...]:

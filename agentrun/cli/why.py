@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from agentrun.cli.screen import instant, span
-from agentrun.core.records import Run
+from agentrun.core.records import Run, Step
 from agentrun.core.words import Reason, Status
 from agentrun.store.watching import Moment
 
@@ -26,14 +27,16 @@ _ANSWERS = {
 }
 
 
-def standing(run: Run, moment: Moment, *, sweep_seconds: float) -> Standing:
-    """How the run stands at this moment."""
+def standing(run: Run, moment: Moment, *, sweep_seconds: float, steps: Sequence[Step] = ()) -> Standing:
+    """How the run stands at this moment; its steps say more of one that waits for remote ones."""
     overdue = moment.sweep_age is None or moment.sweep_age > 3 * sweep_seconds
     match run.status:
         case Status.QUEUED:
             return _queued(run, moment, overdue=overdue)
         case Status.RUNNING:
             return _running(run, moment, overdue=overdue)
+        case Status.WAITING if pending := [step for step in steps if step.status in _PENDING and step.offered_at]:
+            return _elsewhere(run, pending, moment, overdue=overdue)
         case Status.WAITING:
             until = f", until {instant(run.due_at)} at the latest" if run.due_at else ""
             heal = _ANSWERS.get((run.waiting_on or "").split(" ")[0].split(":")[0])
@@ -70,6 +73,33 @@ def _running(run: Run, moment: Moment, *, overdue: bool) -> Standing:
     if run.cancel_requested_at is not None:
         return Standing("it was asked to end, and does so at its next step")
     return Standing(None)
+
+
+_PENDING = ("offered", "started")
+
+
+def _elsewhere(run: Run, pending: Sequence[Step], moment: Moment, *, overdue: bool) -> Standing:
+    """What of its remote and external steps is on offer, in progress, or lost."""
+    offered = [step for step in pending if step.status == "offered"]
+    taken = [step for step in pending if step.status == "started"]
+    lost = [step for step in taken if step.lease_expires_at is not None and step.lease_expires_at < moment.now]
+    parts = [f"it waits for {run.waiting_on}"]
+    for queue in sorted({step.queue or "" for step in offered}):
+        those = [step for step in offered if (step.queue or "") == queue]
+        since = span(moment.now - min(step.offered_at for step in those if step.offered_at))
+        where = f"queue `{queue}`, for a worker that consumes it" if queue else "the listing, for a program elsewhere"
+        parts.append(f"{_counted(len(those), 'step')} on offer in {where}, for {since}")
+    if len(taken) > len(lost):
+        heard = [step.heartbeat_at or step.started_at for step in taken if step not in lost]
+        quiet = span(moment.now - min(at for at in heard if at))
+        parts.append(f"{_counted(len(taken) - len(lost), 'step')} in progress, longest without a beat for {quiet}")
+    if lost:
+        parts.append(f"{_counted(len(lost), 'step')} lost by a taker that died; the next sweep settles that")
+    if overdue:
+        return Standing(f"{'; '.join(parts)}; and {_no_sweep(moment)}", "agentrun sweep")
+    if any(step.queue is None for step in offered):
+        return Standing("; ".join(parts), f"agentrun step take {run.id}")
+    return Standing("; ".join(parts), f"agentrun redispatch {run.id}" if lost else None)
 
 
 def _failed(run: Run) -> Standing:

@@ -11,7 +11,8 @@ AgentrunError
 ├── NotFound                  no such run here (unknown and forbidden look the same)
 │   └── NamespaceMismatch
 ├── NotAllowed                the run is in a status that does not permit it
-│   └── AlreadyDecided        somebody answered this wait first, or it asks something else by now
+│   ├── AlreadyDecided        somebody answered this wait first, or it asks something else by now
+│   └── StaleToken            the step of this token was offered again, or given up, since it was taken
 ├── Forbidden                 the actor may see the run, and may not do this
 ├── EnqueueFailed             strict dispatch: settled as failed, because no wake could be sent
 ├── RunFailed                 `run()` and `result()`: the run ended without a result
@@ -94,6 +95,12 @@ class AlreadyDecided(NotAllowed):
     """Somebody answered this wait first, or what it asks has changed since it was read; nothing was recorded."""
 
     exit_code = 14
+
+
+class StaleToken(NotAllowed):
+    """The token is for a take of a step that is over: it was offered again since, and somebody else may have it."""
+
+    exit_code = 17
 
 
 class InvalidAnswer(InvalidRequest):

@@ -72,7 +72,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the journal, for people and for `doctor`. Payloads are JSON values."""
+    """One step of the journal, for people and for `doctor`. Payloads are JSON values.
+
+    From `by` on: who works on it, or did; and of remote and external steps the queue, when it was offered, how often
+    because its taker was lost, when its taker last called `heartbeat`, and what that said.
+    """
 
     key: str
     kind: str
@@ -88,3 +92,40 @@ class Step:
     started_at: datetime | None
     finished_at: datetime | None
     usage: Usage
+    by: str | None = None
+    queue: str | None = None
+    offered_at: datetime | None = None
+    due_at: datetime | None = None
+    lease_expires_at: datetime | None = None
+    redispatch_count: int = 0
+    heartbeat_at: datetime | None = None
+    progress: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class TakenStep:
+    """An external step that a program took. `token` is for this one take: complete, fail or heartbeat with it.
+
+    `idempotency_key` is the same at every attempt: hand it to the outside system.
+    """
+
+    run_id: UUID
+    key: str
+    name: str
+    input: Any
+    effect: str
+    attempt: int
+    redispatch_count: int
+    idempotency_key: str
+    token: str = field(repr=False)
+    run_kind: str = ""
+    run_owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Redispatched:
+    """What a re-dispatch by hand did: how many steps were sent again, and why each other pending one was left."""
+
+    run_id: UUID
+    sent: int
+    left: Mapping[str, str]

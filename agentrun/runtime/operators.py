@@ -16,6 +16,7 @@ from agentrun.core.records import Run
 from agentrun.core.wake import Wake
 from agentrun.core.words import Reason, Status, StepStatus
 from agentrun.runtime.commands import Commands
+from agentrun.runtime.external import External
 from agentrun.runtime.settling import woken_parents
 from agentrun.store import transitions
 from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
@@ -130,12 +131,15 @@ class Operators:
         where several are and `key` names none of them.
         """
         name = self._may(by, Scope.OPERATE, run_id)
-        key = key or self._only_one(run_id)
-        target = StepStatus.COMPLETED if applied else StepStatus.NOT_APPLIED
         what = "the result"
         text = within(
             encode(result, what=what), self.settings.max_result_bytes, what=what, setting="AGENTRUN_MAX_RESULT_BYTES"
         )
+        run = self.status(run_id)
+        if not run.status.final and External(self._commands).resolve(run, applied=applied, text=text, key=key, by=name):
+            return self.status(run_id)
+        key = key or self._only_one(run_id)
+        target = StepStatus.COMPLETED if applied else StepStatus.NOT_APPLIED
         said = json.dumps({"key": key, "applied": applied})
         params = self._namespace | {"run_id": run_id, "key": key, "by": name, "result": text, "data": said}
         with self.database.transaction() as connection:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from agentrun.core.codec import decode
 from agentrun.core.failures import Failure
@@ -114,23 +115,22 @@ class Redispatch:
 
 
 def redispatch_run(
-    settings: Settings, database: Database, publisher: Publisher, run_id: Any, *, by: str
-) -> tuple[int, list[str]]:
-    """Send every pending remote step of a run again, now; returns how many, and why others were left.
+    settings: Settings, database: Database, publisher: Publisher, run_id: UUID, *, by: str
+) -> tuple[int, dict[str, str]]:
+    """Send every pending remote step of a run again, now; returns how many, and by key why others were left.
 
     Safe on a healthy run: a step whose worker lives is left to it, a step on offer only gets another message, a
     result that lands meanwhile stands, and a non-idempotent write that somebody took is never repeated.
     """
-    rows = database.rows(offers.PENDING, {"run_id": run_id})
     wakes: list[Wake] = []
-    left: list[str] = []
-    sent = 0
-    for row in rows:
+    left: dict[str, str] = {}
+    elsewhere = 0
+    for row in database.rows(offers.PENDING, {"run_id": run_id}):
         if row["status"] == StepStatus.OFFERED:
             if row["queue"] is None:
-                left.append(f"{row['key']}: on offer already, for a program elsewhere to take")
+                left[row["key"]] = "it is on offer already, for a program elsewhere to take"
             elif not row["due"]:
-                left.append(f"{row['key']}: its next try is not due yet")
+                left[row["key"]] = "its next try is not due yet"
             else:
                 wakes.append(Wake.of_step(row, cause="redispatch"))
             continue
@@ -139,16 +139,18 @@ def redispatch_run(
         params |= {"namespace": settings.namespace, "data": json.dumps(said)}
         moved = database.rows(remote.REDISPATCH_BY_HAND, params)
         wakes += [Wake.of_step(step, cause="redispatch") for step in moved if step["queue"]]
-        sent += sum(1 for step in moved if not step["queue"])
+        elsewhere += sum(1 for step in moved if not step["queue"])
         if not moved:
-            left.append(f"{row['key']}: {_why_left(row)}")
-    publisher.wake(*wakes)
-    return sent + len(wakes), left
+            left[row["key"]] = _why_left(row)
+    sent = publisher.wake(*wakes) if wakes else 0
+    left |= {wake.step_key or "": "the broker is away; the sweep sends its message" for wake in wakes[sent:]}
+    return sent + elsewhere, left
 
 
 def _why_left(row: Row) -> str:
     if not row["may_repeat"]:
-        return f"`{row['by']}` took it, and a non-idempotent write is never repeated"
+        heals = "" if row["kind"] == StepKind.REMOTE else f"; `agentrun resolve {row['run_id']}` says how it ended"
+        return f"`{row['by']}` took it, and a non-idempotent write is never repeated{heals}"
     if row["kind"] == StepKind.REMOTE and not row["lapsed"]:
         return f"`{row['by']}` works on it and renews its lease"
     return "it ended meanwhile"

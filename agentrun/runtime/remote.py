@@ -105,6 +105,8 @@ class RemoteVerbs:
         *,
         window: timedelta | float | None = None,
         timeout: timedelta | float | None = None,
+        retries: Retries | int | None = None,
+        backoff: float | None = None,
         effect: Effect = Effect.NON_IDEMPOTENT_WRITE,
         redispatch_max: int | None = None,
         returns: Any = None,
@@ -112,11 +114,11 @@ class RemoteVerbs:
         """Have a step done by a program that is no worker of ours; it takes it from a listing and answers.
 
         Nobody can tell whether that program is dead or slow, so the step is offered again only where `window` says
-        how long its silence may be (and its effect permits it). `timeout` fails it after that much silence. Raises
-        as `remote`.
+        how long its silence may be (and its effect permits it). `timeout` fails it after that much silence. `retries`
+        and `backoff` are for failures that the program calls retryable. Raises as `remote`.
         """
         policy = _policy(
-            tried=Retries(), backoff=None, timeout=timeout, pickup_timeout=None, effect=effect,
+            tried=as_retries(retries), backoff=backoff, timeout=timeout, pickup_timeout=None, effect=effect,
             redispatch_max=redispatch_max,
         ) | {"window": _seconds(window)}  # fmt: skip
         spec = OfferSpec(

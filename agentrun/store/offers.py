@@ -80,6 +80,7 @@ def _external() -> Statement:
         steps.c.run_id, steps.c.key, steps.c.name, steps.c.status, steps.c.attempt, steps.c.effect, steps.c.args,
         steps.c.idempotency_key, steps.c.offered_at, steps.c.started_at, steps.c.heartbeat_at, steps.c.progress,
         steps.c.by, steps.c.redispatch_count, runs.c.kind.label("run_kind"), runs.c.owner,
+        func.extract("epoch", func.greatest(steps.c.due_at - now(), now() - now())).label("due_in"),
         _age(func.coalesce(steps.c.heartbeat_at, steps.c.started_at, steps.c.offered_at)).label("silent_for"),
     )  # fmt: skip
     filters = (
@@ -93,11 +94,18 @@ def _external() -> Statement:
 
 
 def _state() -> Statement:
-    """Why a step could not be taken: its status and run, and how many seconds its message is early."""
-    early = func.extract("epoch", steps.c.due_at - now()).label("early")
-    columns = (steps.c.status, steps.c.name, steps.c.queue, steps.c.kind, runs.c.namespace, runs.c.priority, early)
+    """One step and what its run is about to come to, in any namespace: why it could not be taken, and whose it is.
+
+    `early` is how many seconds its message is early, `silent_for` how long ago its taker was heard of.
+    """
     over = or_(runs.c.finished_at.is_not(None), runs.c.cancel_requested_at.is_not(None)).label("over")
-    state = select(*columns, over).join(runs, runs.c.id == steps.c.run_id)
+    columns = (
+        steps.c.status, steps.c.name, steps.c.queue, steps.c.kind, steps.c.effect, steps.c.attempt, steps.c.policy,
+        steps.c.step_epoch, steps.c.by, steps.c.token_digest, steps.c.lease_expires_at, runs.c.namespace,
+        runs.c.priority, over, func.extract("epoch", steps.c.due_at - now()).label("early"),
+        _age(func.coalesce(steps.c.heartbeat_at, steps.c.started_at)).label("silent_for"),
+    )  # fmt: skip
+    state = select(*columns).join(runs, runs.c.id == steps.c.run_id)
     return compiled("step_state", state.where(steps.c.run_id == RUN_ID, steps.c.key == KEY))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, Integer, Text, and_, case, func, literal_column, null, or_, select, union_all
+from sqlalchemy import BigInteger, Integer, Text, and_, case, func, literal_column, null, or_, select, true, union_all
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 
 from agentrun.core.codec import decode
@@ -78,8 +78,11 @@ def _events() -> Statement:
         steps.c.effect,
         steps.c.attempt,
     )
+    said = func.json_build_object(literal_column("'redispatched'"), true())
+    again = case((steps.c.redispatch_count > number(0), said))
+    begun = (*one[:2], again, *one[3:])
     started = select(
-        steps.c.started_seq, word(EventType.STEP_STARTED), steps.c.started_at, *one, _none(JSON), _none(Integer)
+        steps.c.started_seq, word(EventType.STEP_STARTED), steps.c.started_at, *begun, _none(JSON), _none(Integer)
     ).where(steps.c.run_id == RUN_ID, steps.c.started_seq.is_not(None))
     failed = (steps.c.status == word(StepStatus.FAILED), word(EventType.STEP_FAILED))
     told_as = case(failed, else_=word(EventType.STEP_COMPLETED))
@@ -134,7 +137,7 @@ def _none(kind: Any) -> Any:
 
 def _journal() -> Statement:
     listing = select(steps).where(steps.c.run_id == RUN_ID)
-    return compiled("journal", listing.order_by(func.coalesce(steps.c.seq, steps.c.started_seq)))
+    return compiled("journal", listing.order_by(func.coalesce(steps.c.seq, steps.c.started_seq), steps.c.offered_at))
 
 
 def _move_landed() -> Statement:
@@ -249,10 +252,9 @@ def as_event(row: Mapping[str, Any]) -> Event:
 
 def as_step(row: Mapping[str, Any]) -> Step:
     """A row of the journal as a record."""
-    names = [name for name in Step.__slots__ if name not in ("usage", "result", "error")]
+    names = [name for name in Step.__slots__ if name not in ("usage", "result", "error", "progress")]
     usage = Usage(
         int(row["model"] is not None), row["input_tokens"] or 0, row["output_tokens"] or 0, row["cost"] or Decimal(0)
     )
-    return Step(
-        **{name: row[name] for name in names}, result=decode(row["result"]), error=decode(row["error"]), usage=usage
-    )
+    payloads = {name: decode(row[name]) for name in ("result", "error", "progress")}
+    return Step(**{name: row[name] for name in names}, **payloads, usage=usage)

@@ -316,10 +316,13 @@ def _redrive() -> Statement:
 
 
 def _reopened_waits(moved: CTE) -> CTE:
-    """What was asked and never answered is asked still."""
+    """What was asked and never answered is asked still; a remote step may have ended since its run did."""
+    ended = exists().where(
+        steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, steps.c.finished_at.is_not(None)
+    )
     return (
         update(waits)
-        .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED))
+        .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED), ~ended)
         .values(status=word(WaitStatus.OPEN), resolved_at=null())
         .cte("reopened")
     )
