@@ -28,6 +28,10 @@ _STYLES = {
     "cancelled": "magenta",
     "error": "red",
     "warning": "yellow",
+    "notice": "cyan",
+    "alive": "green",
+    "draining": "yellow",
+    "gone": "red",
     "ok": "green",
 }
 

@@ -1,12 +1,210 @@
-"""What `agentrun doctor` and `agentrun workers` ask. Reads only, but for what nobody needs to know any more."""
+"""What `agentrun doctor` and `agentrun workers` ask. Reads only, but for what nobody needs to know any more.
+
+Each question has an index, or a table with few rows; what may be many is counted no further than a bound.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import delete, literal_column
+from typing import Any
 
+from sqlalchemy import Double, Text, and_, case, cast, delete, func, literal_column, or_, select
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
+
+from agentrun.core.alarms import NoticeEnding
+from agentrun.core.words import FINAL, Status, StepStatus, WaitKind, WaitStatus
+from agentrun.store.episodes import ALIVE
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.sql import Statement, compiled, now
-from agentrun.store.tables import processes
+from agentrun.store.notices import DEAD_REASONS
+from agentrun.store.sql import Statement, compiled, now, number, param, word
+from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
+from agentrun.store.transitions import write_in_flight
+
+MOST = number(50_000)
+"""How many due runs, or dead letters, are counted."""
+
+_DAY = cast(literal_column("'1 day'"), INTERVAL)
+_WEEK = cast(literal_column("'7 days'"), INTERVAL)
+
+
+def _age(instant: Any) -> Any:
+    return cast(func.extract("epoch", now() - instant), Double)
+
+
+def _of_everybody(column: Any) -> Any:
+    """In one namespace, or in all where none is given."""
+    return or_(param("namespace", Text).is_(None), column == NAMESPACE)
+
+
+def _processes() -> Statement:
+    """Who was seen within the last hour, and what each said of itself."""
+    columns = (
+        processes.c.id, processes.c.namespace, processes.c.name, processes.c.deployment, processes.c.version,
+        processes.c.kinds, processes.c.queues, processes.c.holds, processes.c.draining, processes.c.about,
+        processes.c.clock_skew_seconds, processes.c.started_at, processes.c.seen_at, ALIVE.label("alive"),
+        _age(processes.c.started_at).label("age"), _age(processes.c.seen_at).label("silent"),
+        _age(processes.c.draining_since).label("draining_for"),
+    )  # fmt: skip
+    seen = select(*columns).where(_of_everybody(processes.c.namespace))
+    return compiled("processes", seen.order_by(processes.c.namespace, processes.c.name))
+
+
+def _holdings() -> Statement:
+    """What the owners hold: running runs, and remote steps that were taken."""
+    running = (
+        runs.c.claimed_by.label("by"), runs.c.id.label("run_id"), literal_column("NULL").cast(Text).label("step"),
+        runs.c.kind, runs.c.claimed_at.label("since"), _age(runs.c.claimed_at).label("age"),
+    )  # fmt: skip
+    held = select(*running).where(_of_everybody(runs.c.namespace), runs.c.status == word(Status.RUNNING))
+    taken = (
+        select(steps.c.by, steps.c.run_id, steps.c.key, steps.c.name, steps.c.started_at, _age(steps.c.started_at))
+        .join(runs, runs.c.id == steps.c.run_id)
+        .where(
+            _of_everybody(runs.c.namespace),
+            steps.c.status == word(StepStatus.STARTED),
+            steps.c.lease_expires_at > now(),
+        )
+    )
+    every = held.union_all(taken).subquery("held")
+    return compiled("holdings", select(every).order_by(every.c.since))
+
+
+def _due() -> Statement:
+    """Runs that are due, by queue and kind."""
+    due = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.QUEUED), runs.c.due_at <= now())
+    some = select(runs.c.queue, runs.c.kind, runs.c.due_at).where(due).limit(MOST).subquery("some")
+    facts = (func.count().label("count"), _age(func.min(some.c.due_at)).label("oldest"))
+    return compiled("due_by_kind", select(some.c.queue, some.c.kind, *facts).group_by(some.c.queue, some.c.kind))
+
+
+def _offered() -> Statement:
+    """Remote steps that may be taken, by queue."""
+    offered = (steps.c.status == word(StepStatus.OFFERED), steps.c.queue.is_not(None), steps.c.due_at <= now())
+    some = (
+        select(steps.c.queue, steps.c.offered_at)
+        .join(runs, runs.c.id == steps.c.run_id)
+        .where(*offered, runs.c.namespace == NAMESPACE)
+        .limit(MOST)
+        .subquery("some")
+    )
+    facts = (func.count().label("count"), _age(func.min(some.c.offered_at)).label("oldest"))
+    return compiled("offered_by_queue", select(some.c.queue, *facts).group_by(some.c.queue))
+
+
+def _sweeps() -> Statement:
+    """When the namespace was last swept, and whether anything in it is not final."""
+    last = select(sweeps.c.swept_at, sweeps.c.swept_by).where(
+        sweeps.c.namespace == NAMESPACE, sweeps.c.name == word("sweep")
+    )
+    last = last.subquery("last")
+    living = [
+        select(number(1)).where(runs.c.namespace == NAMESPACE, runs.c.status == word(status)).exists()
+        for status in sorted(set(Status) - FINAL)
+    ]
+    one = select(number(1).label("one")).subquery("one")
+    return compiled(
+        "last_sweep",
+        select(
+            _age(last.c.swept_at).label("age"), last.c.swept_by.label("by"), or_(*living).label("living")
+        ).select_from(one.outerjoin(last, literal_column("true"))),
+    )
+
+
+def _expired() -> Statement:
+    """Runs past their lease: how many, the oldest, and since when."""
+    stale = (runs.c.namespace == NAMESPACE, runs.c.status == word(Status.RUNNING), runs.c.lease_expires_at < now())
+    return compiled("expired_leases", _counted(select(runs.c.id, runs.c.lease_expires_at.label("at")).where(*stale)))
+
+
+def _waiting() -> Statement:
+    """What waits for people for more than a day."""
+    people = [word(WaitKind.APPROVAL), word(WaitKind.INPUT), word(WaitKind.SIGNAL)]
+    long = (
+        waits.c.namespace == NAMESPACE,
+        waits.c.status == word(WaitStatus.OPEN),
+        waits.c.kind.in_(people),
+        waits.c.created_at < now() - _DAY,
+    )
+    found = select(waits.c.run_id.label("id"), waits.c.created_at.label("at")).where(*long)
+    return compiled("long_waits", _counted(found))
+
+
+def _dead() -> Statement:
+    """Dead letters of the last seven days, by what they died of."""
+    cause = case(
+        (write_in_flight(runs.c.id), word("write")),
+        (runs.c.error.op("->>")(word("type")) == word("remote_step_lost"), word("lost_step")),
+        (and_(runs.c.reason == word("retries_exhausted"), runs.c.crash_count > number(0)), word("crashes")),
+        else_=word("other"),
+    )
+    died = (
+        runs.c.namespace == NAMESPACE,
+        runs.c.status == word(Status.FAILED),
+        runs.c.reason.in_([word(reason) for reason in DEAD_REASONS]),
+        runs.c.finished_at > now() - _WEEK,
+    )
+    some = (
+        select(runs.c.id, runs.c.finished_at.label("at"), cause.label("cause"))
+        .where(*died)
+        .order_by(runs.c.finished_at.desc())
+        .limit(MOST)
+        .subquery("some")
+    )
+    newest = _first(some.c.id, some.c.at.desc())
+    facts = (func.count().label("count"), newest.label("run_id"), _age(func.max(some.c.at)).label("newest"))
+    return compiled("dead_letters", select(some.c.cause, *facts).group_by(some.c.cause))
+
+
+def _episodes() -> Statement:
+    """Open episodes: runs for which somebody was paged, and which stand still."""
+    still = (episodes.c.namespace == NAMESPACE, episodes.c.closed_at.is_(None))
+    return compiled(
+        "open_episodes", _counted(select(episodes.c.run_id.label("id"), episodes.c.opened_at.label("at")).where(*still))
+    )
+
+
+def _given_up() -> Statement:
+    """Notices that nobody could be told within the last day, by hook."""
+    lost = (
+        notices.c.namespace == NAMESPACE,
+        notices.c.ending == word(NoticeEnding.GIVEN_UP),
+        notices.c.ended_at > now() - _DAY,
+    )
+    newest = notices.c.ended_at.desc()
+    facts = (
+        func.count().label("count"),
+        _first(notices.c.run_id, newest).label("run_id"),
+        _first(notices.c.last_error, newest).label("error"),
+    )
+    return compiled("notices_given_up", select(notices.c.hook, *facts).where(*lost).group_by(notices.c.hook))
+
+
+def _namespaces() -> Statement:
+    """Every namespace that there is, one index probe each however many runs it holds."""
+    first = select(func.min(runs.c.namespace).label("name")).cte("names", recursive=True)
+    after = select(func.min(runs.c.namespace)).where(runs.c.namespace > first.c.name).scalar_subquery()
+    names = first.union_all(select(after).where(first.c.name.is_not(None)))
+    every = (
+        select(names.c.name)
+        .where(names.c.name.is_not(None))
+        .union(select(processes.c.namespace), select(sweeps.c.namespace))
+        .subquery("every")
+    )
+    return compiled("namespaces", select(every.c.name).order_by(every.c.name))
+
+
+def _counted(found: Any) -> Any:
+    """How many, the one of the earliest `at`, and its age."""
+    some = found.limit(MOST).subquery("some")
+    return select(
+        func.count().label("count"),
+        _first(some.c.id, some.c.at).label("run_id"),
+        _age(func.min(some.c.at)).label("age"),
+    )
+
+
+def _first(column: Any, order: Any) -> Any:
+    """The column's value in the first row of a group."""
+    return func.array_agg(aggregate_order_by(column, order), type_=ARRAY(column.type))[number(1)]
 
 
 def _forget_gone() -> Statement:
@@ -16,4 +214,15 @@ def _forget_gone() -> Statement:
     return compiled("forget_gone", gone.returning(processes.c.id))
 
 
+PROCESSES = _processes()
+HOLDINGS = _holdings()
+DUE_BY_KIND = _due()
+OFFERED_BY_QUEUE = _offered()
+LAST_SWEEP = _sweeps()
+EXPIRED_LEASES = _expired()
+LONG_WAITS = _waiting()
+DEAD_LETTERS = _dead()
+OPEN_EPISODES = _episodes()
+GIVEN_UP = _given_up()
+NAMESPACES = _namespaces()
 FORGET_GONE = _forget_gone()

@@ -1,0 +1,99 @@
+"""`agentrun doctor`: what is wrong now, why, what says so, and the one command that heals it. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from agentrun.broker.look import look
+from agentrun.cli import screen
+from agentrun.cli.base import AsJson
+from agentrun.cli.desk import database_of, found_settings
+from agentrun.core.errors import AgentrunError, ConfigurationError, SchemaMismatch
+from agentrun.runtime import fleet, symptoms
+from agentrun.runtime.doctor import Broker, Facts, Finding, Severity, examined, exit_code, gather, namespaces
+from agentrun.settings import Settings
+from agentrun.store.database import Database
+from agentrun.store.schema import require_head
+from agentrun.store.troubles import explained
+from agentrun.store.watching import moment
+
+group = typer.Typer()
+
+CHECKS = (*symptoms.CHECKS, *fleet.CHECKS)
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace of the database.")]
+
+
+@group.command("doctor")
+def doctor(all_namespaces: AllNamespaces = False, as_json: AsJson = False) -> None:
+    """What is wrong now, and the command that heals it. Exit 0: nothing or notices; 1: warnings; 2: errors."""
+    found = list(findings(all_namespaces=all_namespaces))
+    found.sort(key=lambda finding: list(Severity).index(finding.severity))
+    if as_json:
+        screen.show_json({"healthy": exit_code(found) == 0, "findings": [asdict(each) for each in found]})
+    elif found:
+        screen.show(*(part for each in found for part in _told(each, namespace=all_namespaces)))
+    else:
+        screen.show("nothing is wrong")
+    raise typer.Exit(exit_code(found))
+
+
+def findings(*, all_namespaces: bool) -> Iterator[Finding]:
+    """Everything; what cannot be looked at, because what it needs is broken, is left out."""
+    try:
+        settings = found_settings()
+    except ConfigurationError as error:
+        yield _broken("settings", str(error), "the environment of this command", "agentrun check")
+        return
+    queues = {settings.queue, settings.system_queue}
+    try:
+        with database_of(settings) as database:
+            require_head(database.url)
+            for facts in _facts(database, settings, all_namespaces=all_namespaces):
+                queues |= facts.queues | {row["queue"] for row in facts.due}
+                yield from examined(facts, CHECKS)
+            yield from _own_clock(database, settings)
+    except SchemaMismatch as error:
+        yield _broken("schema", str(error), "another version of agentrun was here", "agentrun migrate")
+    except Exception as error:
+        known = error if isinstance(error, ConfigurationError) else explained(error)
+        if known is None:
+            raise
+        yield _broken("database", str(known), "it is down, or AGENTRUN_DATABASE_URL is wrong", "agentrun check")
+    yield from fleet.broker_findings(_broker(settings, queues), settings)
+
+
+def _facts(database: Database, settings: Settings, *, all_namespaces: bool) -> Iterator[Facts]:
+    for namespace in namespaces(database) if all_namespaces else [settings.namespace]:
+        yield gather(database, settings.model_copy(update={"namespace": namespace}), namespace)
+
+
+def _own_clock(database: Database, settings: Settings) -> Iterator[Finding]:
+    # Compared, never used: every instant that counts is the database's.
+    skew = (datetime.now(UTC) - moment(database, settings.namespace).now).total_seconds()  # noqa: TID251
+    if abs(skew) > fleet.LARGEST_SKEW_SECONDS:
+        yield fleet.skewed("this host", skew)
+
+
+def _broker(settings: Settings, queues: set[str]) -> Broker:
+    try:
+        settings.require_broker()
+    except AgentrunError as error:
+        return Broker(problem=str(error))
+    return look(settings, queues)
+
+
+def _broken(check: str, says: str, cause: str, heal: str) -> Finding:
+    return Finding(check, Severity.ERROR, f"nothing works without the {check}", cause, says, heal)
+
+
+def _told(finding: Finding, *, namespace: bool) -> Iterator[Text]:
+    where = f"  [{finding.namespace}]" if namespace and finding.namespace else ""
+    yield screen.status(str(finding.severity)) + Text(f"  {finding.check}{where}", style="bold")
+    for name in ("symptom", "cause", "evidence", "heal"):
+        yield Text(f"  {name:<9}", style="dim") + Text(screen.clean(getattr(finding, name)))

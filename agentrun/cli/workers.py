@@ -1,0 +1,83 @@
+"""`agentrun workers`: who is alive, what each holds, and since when. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import typer
+
+from agentrun.cli import screen
+from agentrun.cli.base import AsJson
+from agentrun.cli.desk import database_of, found_settings
+from agentrun.cli.doctor import AllNamespaces
+from agentrun.core.codec import decode
+from agentrun.runtime.doctor import Row
+from agentrun.store import diagnosis
+
+group = typer.Typer()
+
+
+@group.command("workers")
+def workers(all_namespaces: AllNamespaces = False, as_json: AsJson = False) -> None:
+    """Processes that execute runs: queues, kinds, what each holds and since when. `gone`: not seen for a minute."""
+    settings = found_settings()
+    scope = {"namespace": None if all_namespaces else settings.namespace}
+    with database_of(settings) as database:
+        seen, held = database.rows(diagnosis.PROCESSES, scope), database.rows(diagnosis.HOLDINGS, scope)
+    told = [_told(row, held) for row in seen]
+    if as_json:
+        screen.show_json({"workers": told})
+    elif told:
+        columns = ("worker", "", "seen", "up", "version", "queues", "kinds", "holds")
+        names = ("namespace", *columns) if all_namespaces else columns
+        screen.show(screen.table(*names, rows=_rows(told, all_namespaces=all_namespaces)))
+    else:
+        screen.remark("no worker was seen within the last hour; start `celery -A tasks worker -P threads -c 100`")
+
+
+def _told(row: Row, held: Sequence[Row]) -> dict[str, Any]:
+    """One process. Its segments are called after it: `worker:host:pid`, `interactive:host:pid`."""
+    mine = row["name"].partition(":")[2]
+    names = (
+        "name",
+        "namespace",
+        "deployment",
+        "version",
+        "queues",
+        "kinds",
+        "clock_skew_seconds",
+        "started_at",
+        "seen_at",
+    )
+    return {name: row[name] for name in names} | {
+        "state": "gone" if not row["alive"] else "draining" if row["draining"] else "alive",
+        "up_seconds": row["age"],
+        "silent_seconds": row["silent"],
+        "about": decode(row["about"]) or {},
+        "holds": [
+            {name: each[name] for name in ("run_id", "step", "kind", "since")} | {"age_seconds": each["age"]}
+            for each in held
+            if row["alive"] and (each["by"] or "").partition(":")[2] == mine
+        ],
+    }
+
+
+def _rows(told: Sequence[dict[str, Any]], *, all_namespaces: bool) -> Iterator[tuple[Any, ...]]:
+    for each in told:
+        yield (
+            *((each["namespace"],) if all_namespaces else ()),
+            each["name"],
+            screen.status(each["state"]),
+            f"{screen.span(each['silent_seconds'])} ago",
+            screen.span(each["up_seconds"]),
+            each["version"],
+            each["queues"],
+            each["kinds"],
+            "\n".join(_holding(one) for one in each["holds"]) or "nothing",
+        )
+
+
+def _holding(held: dict[str, Any]) -> str:
+    step = f" {held['step']}" if held["step"] else ""
+    return f"{held['run_id']}{step} ({held['kind']}) for {screen.span(held['age_seconds'])}"

@@ -1,0 +1,168 @@
+"""The checks of `agentrun doctor` that look at processes and at the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentrun.core.alarms import Occasion
+from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, counted, counted_is, span
+from agentrun.settings import Settings
+
+LARGEST_SKEW_SECONDS = 5.0
+
+
+def no_workers(facts: Facts) -> Iterator[Finding]:
+    """Nobody is there, although nothing waits just now."""
+    if not facts.workers and not facts.due and not facts.offered:
+        yield Finding(
+            "no_workers",
+            Severity.WARNING,
+            "no worker is alive",
+            "none runs, or none reaches the database",
+            "none was seen within the last minute",
+            f"celery -A tasks worker -P threads -c 100 -Q {facts.settings.queue},{facts.settings.system_queue}",
+        )
+
+
+def clock_skew(facts: Facts) -> Iterator[Finding]:
+    """A host's clock is off the database's: logs and Celery's countdowns lie there. Leases do not: they are SQL's."""
+    for each in facts.alive:
+        skew = each["clock_skew_seconds"]
+        if skew is not None and abs(skew) > LARGEST_SKEW_SECONDS:
+            yield skewed(f"the host of `{each['name']}`", skew)
+
+
+def skewed(where: str, skew: float) -> Finding:
+    """A clock that is off."""
+    return Finding(
+        "clock_skew",
+        Severity.WARNING,
+        f"the clock of {where} is {'ahead of' if skew > 0 else 'behind'} the database's by {span(abs(skew))}",
+        "no time synchronisation there",
+        "countdowns that it sends fire early or late; runs go by the database's clock, and are safe",
+        "timedatectl set-ntp true",
+    )
+
+
+def visibility_timeout(facts: Facts) -> Iterator[Finding]:
+    """Redis hands a message that is not acknowledged to another worker: too early, every countdown fires many times."""
+    for each in facts.alive:
+        timeout, cap = each["about"].get("visibility_timeout"), each["about"].get("longest_countdown")
+        if timeout is not None and cap is not None and timeout < 2 * cap:
+            yield Finding(
+                "visibility_timeout",
+                Severity.WARNING,
+                f"`{each['name']}` has a visibility timeout of {span(timeout)}",
+                f"countdowns of up to {span(cap)} (AGENTRUN_LONGEST_COUNTDOWN_SECONDS) are delivered several times",
+                "broker_transport_options of its Celery application",
+                'app.conf.broker_transport_options = {"visibility_timeout": 3600}',
+            )
+
+
+def deployments(facts: Facts) -> Iterator[Finding]:
+    """R. Two deployments in one namespace take one another's runs."""
+    known = {each["deployment"]: each for each in facts.workers if each["deployment"] is not None}
+    names = sorted(known)
+    differ = {frozenset(each["kinds"]) for each in known.values()}
+    if len(names) > 1 and len(differ) > 1:
+        yield Finding(
+            "shared_namespace",
+            Severity.WARNING,
+            f"{len(names)} deployments share namespace `{facts.namespace}`: each takes the other's wakes and runs",
+            "their namespace was left as it is, although they are two; or it is one deployment under two names",
+            "; ".join(f"{name}: {', '.join(sorted(known[name]['kinds'])) or 'no kinds'}" for name in names),
+            "AGENTRUN_NAMESPACE=ANOTHER for one of them; or one AGENTRUN_DEPLOYMENT for both",
+        )
+
+
+def nobody_is_told(facts: Facts) -> Iterator[Finding]:
+    """K. There is no pager."""
+    told = any(each["about"].get("hooks", {}).get(str(Occasion.STALLED)) for each in facts.alive)
+    if facts.workers and not told:
+        yield Finding(
+            "nobody_is_told",
+            Severity.NOTICE,
+            "nobody is told of runs that stand still",
+            "no live worker has an `on_stalled` hook",
+            f"{counted(len(facts.workers), 'worker')} alive",
+            "agentrun.on_stalled(agentrun.log_line()) in a module of AGENTRUN_IMPORTS",
+        )
+
+
+def vanished(facts: Facts) -> Iterator[Finding]:
+    """P. Workers that ended without a drain: their runs wait for their leases to run out."""
+    gone = [each for each in facts.processes if not each["alive"]]
+    if gone:
+        yield Finding(
+            "killed",
+            Severity.NOTICE,
+            f"{len(gone)} processes ended within the last hour without saying so",
+            "killed, out of memory, or cut off from the database",
+            ", ".join(f"`{each['name']}` {span(each['silent'])} ago" for each in gone[:5]),
+            "kill -TERM PID, and at least AGENTRUN_DRAIN_SECONDS until a KILL",
+        )
+
+
+def long_drain(facts: Facts) -> Iterator[Finding]:
+    """Q. A worker that drains for longer than its budget."""
+    for each in facts.alive:
+        if _drains_long(each, facts.settings):
+            yield Finding(
+                "long_drain",
+                Severity.NOTICE,
+                f"`{each['name']}` drains for {span(each['draining_for'])}",
+                "a non-idempotent write is in flight: it is waited for",
+                f"it holds {counted(each['holds'], 'run')}",
+                "agentrun workers",
+            )
+
+
+def _drains_long(process: Row, settings: Settings) -> bool:
+    return bool(process["holds"]) and (process["draining_for"] or 0.0) > 2 * settings.drain_seconds
+
+
+CHECKS = (
+    no_workers, clock_skew, visibility_timeout, deployments, nobody_is_told, vanished, long_drain,
+)  # fmt: skip
+
+
+def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
+    """What is wrong with the broker, for all namespaces."""
+    if broker.problem is not None:
+        yield Finding(
+            "broker_away",
+            Severity.ERROR,
+            "no wake can be sent: runs start when a sweep finds them, and no worker hears of it",
+            "the broker cannot be used",
+            broker.problem,
+            "redis-cli -u $AGENTRUN_BROKER_URL ping",
+        )
+        return
+    if broker.policy not in (None, "noeviction"):
+        yield Finding(
+            "evicting",
+            Severity.WARNING,
+            "Redis throws keys away when it is full, messages too: wakes are lost until a sweep sends them again",
+            f"maxmemory-policy is {broker.policy}",
+            f"{broker.evicted or 0} keys evicted since it started",
+            "redis-cli -u $AGENTRUN_BROKER_URL config set maxmemory-policy noeviction",
+        )
+    elif broker.evicted:
+        yield Finding(
+            "evicted",
+            Severity.NOTICE,
+            f"Redis has thrown {broker.evicted} keys away since it started",
+            "its maxmemory-policy was another one before",
+            "evicted_keys of INFO; the sweep has sent lost wakes again",
+            "redis-cli -u $AGENTRUN_BROKER_URL config resetstat",
+        )
+    if broker.late:
+        task, seconds = max(broker.late, key=lambda each: each[1])
+        yield Finding(
+            "long_countdown",
+            Severity.WARNING,
+            f"{counted_is(len(broker.late), 'message')} held with a countdown over the cap, up to {span(seconds)} from now",
+            "an application of yours sends with a countdown or eta of its own; a worker holds it in memory",
+            f"task {task}; the cap is {span(settings.longest_countdown_seconds)} (AGENTRUN_LONGEST_COUNTDOWN_SECONDS)",
+            "client.enqueue(..., delay=...) instead: the time is in the row, and survives the worker",
+        )

@@ -1,0 +1,205 @@
+"""The checks of `agentrun doctor` that look at runs: what stands still, what ended badly, and what nobody would take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from agentrun.core.alarms import Shape
+from agentrun.runtime.doctor import Facts, Finding, Row, Severity, counted, counted_is, span
+from agentrun.runtime.pager import command
+
+SWEPT_WITHIN = 60.0
+WORKER = "celery -A tasks worker -P threads -c 100 -Q {}"
+
+
+def no_sweep(facts: Facts) -> Iterator[Finding]:
+    """C. Nobody finds what no message will wake."""
+    age = facts.sweep["age"]
+    if age is not None and age <= max(SWEPT_WITHIN, 3 * facts.settings.sweep_seconds):
+        return
+    yield Finding(
+        "no_sweep",
+        Severity.ERROR if facts.sweep["living"] else Severity.WARNING,
+        "no sweep for more than a minute: crashed runs, due timers and lost wakes stay where they are",
+        "beat does not run, or nobody consumes the queue of sweeps",
+        "there was never one" if age is None else f"the last was {span(age)} ago, by `{facts.sweep['by']}`",
+        "celery -A tasks beat",
+    )
+
+
+def no_worker(facts: Facts) -> Iterator[Finding]:
+    """A. Runs are due on a queue that nobody consumes."""
+    for queue in sorted({row["queue"] for row in facts.due} - facts.queues):
+        due = [row for row in facts.due if row["queue"] == queue]
+        count, oldest = sum(row["count"] for row in due), max(row["oldest"] for row in due)
+        yield Finding(
+            "no_worker",
+            Severity.ERROR,
+            f"{counted_is(count, 'run')} due on queue `{queue}`, the oldest for {span(oldest)}",
+            f"no live worker consumes `{queue}`",
+            _consumed(facts),
+            WORKER.format(queue),
+        )
+
+
+def no_step_worker(facts: Facts) -> Iterator[Finding]:
+    """G, J. Remote steps are offered on a queue that nobody consumes."""
+    for row in facts.offered:
+        if row["queue"] not in facts.queues:
+            yield Finding(
+                "no_step_worker",
+                Severity.ERROR,
+                f"{counted_is(row['count'], 'remote step')} offered on queue `{row['queue']}`, "
+                f"the oldest for {span(row['oldest'])}",
+                f"no live worker consumes `{row['queue']}`",
+                _consumed(facts),
+                WORKER.format(row["queue"]),
+            )
+
+
+def unknown_kind(facts: Facts) -> Iterator[Finding]:
+    """A. Runs are due whose kind no live worker of their queue knows: each hands the wake back."""
+    for row in facts.due:
+        known = {kind for each in facts.workers if row["queue"] in each["queues"] for kind in each["kinds"]}
+        if row["queue"] in facts.queues and row["kind"] not in known:
+            yield Finding(
+                "unknown_kind",
+                Severity.ERROR,
+                f"{counted_is(row['count'], 'run')} due of kind `{row['kind']}`, the oldest for {span(row['oldest'])}",
+                f"no live worker of queue `{row['queue']}` has a body for it",
+                f"they know: {', '.join(sorted(known)) or 'no kinds'}",
+                f"AGENTRUN_IMPORTS=MODULE {WORKER.format(row['queue'])}",
+            )
+
+
+def lost_lease(facts: Facts) -> Iterator[Finding]:
+    """C. Workers died; the next sweep takes their runs, where there is one."""
+    count, age = facts.expired["count"], facts.expired["age"]
+    if not count:
+        return
+    swept = facts.sweep["age"] is not None and facts.sweep["age"] <= SWEPT_WITHIN
+    heals = swept and age <= SWEPT_WITHIN
+    yield Finding(
+        "lost_lease",
+        Severity.NOTICE if heals else Severity.ERROR,
+        f"{counted_is(count, 'run')} running past the lease, the first for {span(age)}",
+        "the worker died or hangs" + (": the next sweep requeues it" if heals else ", and no sweep has taken it back"),
+        f"run {facts.expired['run_id']}",
+        "agentrun sweep",
+        run_id=str(facts.expired["run_id"]),
+    )
+
+
+_STANDS = {
+    Shape.SILENT_STEP: ("a remote or external step is pending, and nothing was heard of it",
+                        "it was lost, or whoever does it is dead, or slow and does not beat"),
+    Shape.NEVER_RESOLVED: ("it waits, and nothing will ever resolve what it waits for",
+                           "what it waited for has ended or is gone"),
+    Shape.NO_PROGRESS: ("it is running under a live lease, and no step ends",
+                        "its body hangs, or one step takes very long"),
+}  # fmt: skip
+
+
+def stranded(facts: Facts) -> Iterator[Finding]:
+    """E, G. What the pager pages for; that no worker would take a run is found by itself."""
+    for shape, (symptom, cause) in _STANDS.items():
+        rows = [row for row in facts.stranded if row["shape"] == shape]
+        if rows:
+            yield Finding(
+                str(shape),
+                Severity.WARNING,
+                f"{counted_is(len(rows), 'run')} standing still for up to {span(rows[0]['age'])}: {symptom}",
+                cause,
+                f"run {rows[0]['run_id']} ({rows[0]['kind']}){_step(rows[0])}",
+                command(shape, rows[0]),
+                run_id=str(rows[0]["run_id"]),
+            )
+
+
+_DIED = {
+    "write": ("were interrupted in a write", "nobody can say whether it happened; ask the other system by its key",
+              "agentrun resolve {} --applied --result JSON, or --not-applied"),
+    "crashes": ("took down their workers more often than their budget allows", "a body that kills its process",
+                "agentrun redrive {}"),
+    "lost_step": ("lost a remote step more often than AGENTRUN_REDISPATCH_MAX allows",
+                  "the step kills its workers, or they are stopped without a drain", "agentrun redrive {}"),
+    "other": ("ended with an error that another try would not repair", "a bug, a bad request, a wrong password",
+              "agentrun redrive {}"),
+}  # fmt: skip
+
+
+def dead_letters(facts: Facts) -> Iterator[Finding]:
+    """D, H, O. Runs that gave up within the last seven days."""
+    for row in facts.dead:
+        symptom, cause, heal = _DIED[row["cause"]]
+        yield Finding(
+            "interrupted_write" if row["cause"] == "write" else f"dead_{row['cause']}",
+            Severity.WARNING,
+            f"{row['count']} dead-lettered within seven days: they {symptom}",
+            cause,
+            f"the last one {span(row['newest'])} ago: run {row['run_id']}; `agentrun show {row['run_id']}` has its error",
+            heal.format(row["run_id"]),
+            run_id=str(row["run_id"]),
+        )
+
+
+def paged(facts: Facts) -> Iterator[Finding]:
+    """People were told of these, and they stand still."""
+    if facts.episodes["count"]:
+        run_id = facts.episodes["run_id"]
+        yield Finding(
+            "paged",
+            Severity.NOTICE,
+            f"{counted(facts.episodes['count'], 'run')} paged for, and standing still",
+            "somebody was paged, and the run has not moved since",
+            f"the first {span(facts.episodes['age'])} ago: run {run_id}",
+            f"agentrun show {run_id}",
+            run_id=str(run_id),
+        )
+
+
+def long_waits(facts: Facts) -> Iterator[Finding]:
+    """What has waited for people for more than a day."""
+    if facts.waiting["count"]:
+        yield Finding(
+            "long_wait",
+            Severity.NOTICE,
+            f"{counted_is(facts.waiting['count'], 'answer')} missing for more than a day",
+            "nobody has answered",
+            f"the longest for {span(facts.waiting['age'])}: run {facts.waiting['run_id']}",
+            "agentrun inbox",
+            run_id=str(facts.waiting["run_id"]),
+        )
+
+
+def untold(facts: Facts) -> Iterator[Finding]:
+    """Notices of the last day that a hook never took."""
+    for row in facts.given_up:
+        yield Finding(
+            "notice_given_up",
+            Severity.WARNING,
+            f"{counted(row['count'], 'notice')} never told: hook `{row['hook']}` failed each time",
+            f"the hook raises {row['error']}",
+            f"the last was about run {row['run_id']}",
+            f"agentrun show {row['run_id']}",
+            run_id=str(row["run_id"]),
+        )
+
+
+CHECKS = (
+    no_sweep, no_worker, no_step_worker, unknown_kind, lost_lease, stranded, dead_letters, untold, paged, long_waits,
+)  # fmt: skip
+
+
+def _consumed(facts: Facts) -> str:
+    if not facts.workers:
+        return "no worker was seen within the last minute"
+    return f"{counted_is(len(facts.workers), 'worker')} alive, and consume: {', '.join(sorted(facts.queues))}"
+
+
+def _step(row: Row) -> str:
+    if row["step_key"] is None:
+        return ""
+    beat = f", last beat {span(row['step_heartbeat_age'])} ago" if row["step_heartbeat_age"] is not None else ""
+    again = f", re-dispatched {row['step_redispatch_count']} times" if row["step_redispatch_count"] else ""
+    return f", step `{row['step_name']}` {row['step_key']}, pending for {span(row['step_age'] or 0)}{beat}{again}"
