@@ -7,5 +7,6 @@ from agentrun.testing.broker import LocalBroker, Unregistered
 from agentrun.testing.clock import Clock
 from agentrun.testing.polling import until
 from agentrun.testing.publishing import RecordingPublisher
+from agentrun.testing.replay import recorded, replay, replay_file
 
-__all__ = ["Clock", "LocalBroker", "RecordingPublisher", "Unregistered", "until"]
+__all__ = ["Clock", "LocalBroker", "RecordingPublisher", "Unregistered", "recorded", "replay", "replay_file", "until"]
