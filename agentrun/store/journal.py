@@ -6,6 +6,7 @@ statement find nothing, and gives the event numbers drawn under it their order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -17,6 +18,7 @@ from sqlalchemy import (
     Text,
     and_,
     case,
+    cast,
     func,
     null,
     or_,
@@ -24,13 +26,14 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSON, insert
+from sqlalchemy.dialects.postgresql import JSON, UUID, insert
+from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, Status, StepStatus
 from agentrun.store.budgets import TODAY
 from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, now, number, param, recordset, seconds, word
 from agentrun.store.tables import event_seq, runs, spend, steps
 
 KEY = param("key", Text)
@@ -57,11 +60,10 @@ _NAMED: dict[str, ColumnElement[Any]] = {
 }
 
 
-def _record(*, with_usage: bool) -> Statement:
-    """Refuses (no row): not running, another epoch, or the step has already ended. Usage also lands on the run."""
-    held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
-    values = {"run_id": held.c.id, **_NAMED, **_ENDED, "seq": event_seq.next_value(), "finished_at": now()}
-    recorded = (
+def _recorded(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> ReturningInsert[Any, Any]:
+    """The one place where a step is recorded: new, or to be done again."""
+    values = {"run_id": held.c.id, **given, "seq": event_seq.next_value(), "finished_at": now()}
+    return (
         insert(steps)
         .from_select(list(values), select(*values.values()).select_from(held))
         .on_conflict_do_update(
@@ -69,10 +71,56 @@ def _record(*, with_usage: bool) -> Statement:
             set_={name: insert(steps).excluded[name] for name in values if name not in ("run_id", "key")},
             where=steps.c.status == word(StepStatus.REDO),
         )
-        .returning(steps.c.run_id)
+        .returning(steps.c.run_id, steps.c.key)
     )
+
+
+def _record_many() -> Statement:
+    """As `record`, for the steps of a batch. A run may have several: its row is locked once."""
+    named = (
+        "key",
+        "kind",
+        "name",
+        "effect",
+        "attempt",
+        "epoch",
+        "by",
+        "args_digest",
+        "args",
+        "status",
+        "result",
+        "error",
+    )
+    columns = {name: steps.c[name].type for name in named}
+    mine = recordset("mine", {"nth": Integer, "run_id": UUID, **columns, "args": Text, "result": Text, "error": Text})
+    locked = (
+        select(runs.c.id, runs.c.epoch)
+        .where(
+            runs.c.id.in_(select(mine.c.run_id)),
+            runs.c.status == word(Status.RUNNING),
+        )
+        .order_by(runs.c.id)
+        .with_for_update(key_share=True)
+        .cte("locked")
+    )
+    held = (
+        select(locked.c.id, mine)
+        .join(mine, and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch))
+        .order_by(mine.c.nth)
+        .cte("held")
+    )
+    given = {name: cast(held.c[name], JSON) if name in ("args", "result", "error") else held.c[name] for name in named}
+    recorded = _recorded(held, given).cte("recorded")
+    mine_of = and_(held.c.run_id == recorded.c.run_id, held.c.key == recorded.c.key)
+    return compiled("record_many", select(held.c.nth).join(recorded, mine_of))
+
+
+def _record(*, with_usage: bool) -> Statement:
+    """Refuses (no row): not running, another epoch, or the step has already ended. Usage also lands on the run."""
+    held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
+    recorded = _recorded(held, {**_NAMED, **_ENDED})
     if not with_usage:
-        return compiled("record", select(recorded.cte("recorded")))
+        return compiled("record", select(recorded.cte("recorded")), _record_many())
     done = recorded.cte("recorded")
     spent = (
         update(runs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, LiteralString
 from typing import cast as typed
 
-from sqlalchemy import ColumnElement, bindparam, cast, func, literal_column
+from sqlalchemy import ColumnElement, TableValuedAlias, bindparam, cast, column, func, literal_column
 from sqlalchemy.dialects.postgresql import INTERVAL, JSON, JSONB
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import Compiled
@@ -27,6 +28,8 @@ class Statement:
 
     name: str
     element: Executable
+    many: Statement | None = None
+    """The same for many at once: takes `rows` (JSON objects of its parameters, numbered by `nth`), returns `nth`."""
 
     @cached_property
     def sql(self) -> LiteralString:
@@ -49,9 +52,16 @@ class Statement:
         return sql
 
 
-def compiled(name: str, element: Executable) -> Statement:
+def compiled(name: str, element: Executable, many: Statement | None = None) -> Statement:
     """A statement. Constants in it must be `word()` literals, so that partial indexes can be used."""
-    return Statement(name, element)
+    return Statement(name, element, many)
+
+
+def recordset(name: str, columns: Mapping[str, TypeEngine[Any] | type[TypeEngine[Any]]]) -> TableValuedAlias:
+    """The objects of the JSON array in the parameter `rows`, as rows of these columns."""
+    typed_columns = [column(key, kind) for key, kind in columns.items()]
+    rows = func.json_to_recordset(param("rows", JSON)).table_valued(*typed_columns, name=name)
+    return rows.render_derived(name=name, with_types=True)
 
 
 def word(value: str) -> ColumnElement[str]:

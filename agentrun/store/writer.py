@@ -17,6 +17,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection
+from pydantic_core import to_json
 
 from agentrun.store.connect import broke, connect_async, type_of_row
 from agentrun.store.sql import Statement
@@ -162,10 +163,38 @@ class Writer:
 async def _pipelined(connection: AsyncConnection[type_of_row], batch: Sequence[Write]) -> list[Rows]:
     if len(batch) == 1:
         return [await _once(connection, batch[0])]
+    together, alone = _grouped(batch)
     # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
     async with connection.pipeline():
-        cursors = [await connection.execute(write.statement.sql, write.params) for write in batch]
-    return [await cursor.fetchall() for cursor in cursors]
+        many = [await connection.execute(of.sql, {"rows": _rows(group)}) for of, group in together]
+        single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
+    answers: list[Rows] = [[] for _ in batch]
+    for cursor in many:
+        for row in await cursor.fetchall():
+            nth: int = row["nth"]
+            answers[nth] = [{"run_id": batch[nth].run_id}]
+    for nth, cursor in single:
+        answers[nth] = await cursor.fetchall()
+    return answers
+
+
+Numbered = tuple[int, Write]
+
+
+def _grouped(batch: Sequence[Write]) -> tuple[list[tuple[Statement, list[Numbered]]], list[Numbered]]:
+    """What can be written by one statement together, and what goes by itself, each with its place in the batch."""
+    groups: dict[Statement, list[Numbered]] = {}
+    alone: list[Numbered] = []
+    for nth, write in enumerate(batch):
+        many = write.statement.many
+        (alone if many is None else groups.setdefault(many, [])).append((nth, write))
+    for many in [many for many, group in groups.items() if len(group) == 1]:
+        alone += groups.pop(many)
+    return list(groups.items()), sorted(alone, key=lambda numbered: numbered[0])
+
+
+def _rows(group: Sequence[Numbered]) -> str:
+    return to_json([{**write.params, "nth": nth} for nth, write in group]).decode()
 
 
 async def _once(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
