@@ -30,6 +30,7 @@ from agentrun.runtime.interactive import Interactive
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.operators import Operators
 from agentrun.runtime.segment import run_segment
+from agentrun.runtime.settling import Report
 from agentrun.settings import Settings
 from agentrun.store.borrowed import enqueue_in, enqueue_in_async
 from agentrun.store.database import Database
@@ -305,7 +306,11 @@ class Client:
         waits, is executed elsewhere, or has ended).
         """
         self.operators.may_resume(as_uuid(run_id))
-        return self._go_on(as_uuid(run_id))
+        report = self._segment_here(as_uuid(run_id))
+        run = self.commands.shown(as_uuid(run_id))
+        if not isinstance(report.outcome, Outcome):
+            raise NotAllowed(f"run `{run.id}` cannot go on here: it is {run.status} ({report.outcome})")
+        return run
 
     def cancel(self, run_id: RunId, *, by: Actor | str = "client") -> Run:
         """End a queued or waiting run at once; ask a running one to end at its next step. Idempotent."""
@@ -413,12 +418,13 @@ class Client:
         self._database.close()
 
     def _go_on(self, run_id: UUID) -> Run:
+        """Go on with a run whose decision is recorded. Where somebody else was faster, it is returned as it is."""
+        self._segment_here(run_id)
+        return self.commands.shown(run_id)
+
+    def _segment_here(self, run_id: UUID) -> Report:
         engine = self._engine()
-        report = engine.submit(run_segment(engine, run_id, Segment.RESUME)).result()
-        run = self.commands.shown(run_id)
-        if not isinstance(report.outcome, Outcome):
-            raise NotAllowed(f"run `{run.id}` cannot go on here: it is {run.status} ({report.outcome})")
-        return run
+        return engine.submit(run_segment(engine, run_id, Segment.RESUME)).result()
 
     def _engine(self) -> Engine:
         with self._lock:

@@ -1,4 +1,4 @@
-"""`agentrun inbox|approve|reject|input|signal|resume`: what waits for people, and their answers."""
+"""`agentrun inbox|approve|reject|input|signal|signals|resume`: what waits for people, and their answers."""
 
 from __future__ import annotations
 
@@ -126,6 +126,27 @@ def signal(
     )
 
 
+@group.command("signals")
+def signals(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only those of this run.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 100,
+    payloads: Annotated[bool, typer.Option("--payloads", help="Show what was sent.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Signals that came early: kept until their run waits for them, or until they expire."""
+    settings = found_settings()
+    run_id = run_id_of(settings, run) if run is not None else None
+    with client(settings) as reader:
+        rows = reader.signals(run_id, limit=limit)
+    if as_json:
+        screen.show_json([_signal_json(row, payloads=payloads) for row in rows])
+    elif not rows:
+        screen.remark("no signal is kept")
+    else:
+        columns = ("kept for", "run", "kind", "run is", "signal", "of", "expires")
+        screen.show(screen.table(*columns, rows=[_signal_row(row, payloads=payloads) for row in rows]))
+
+
 @group.command("resume")
 def resume(run: RunId, as_json: AsJson = False) -> None:
     """Go on with a queued run in this process, under a lease of its own."""
@@ -180,3 +201,17 @@ def _waiting_json(row: Mapping[str, Any], *, payloads: bool) -> dict[str, Any]:
     names = ("run_id", "run_kind", "owner", "kind", "name", "role", "created_at", "due_at")
     said = {name: row[name] for name in names} | {"key": row["step_key"], "digest": row["asks_digest"]}
     return said | ({"asks": row["asks"]} if payloads else {})
+
+
+def _signal_row(row: Mapping[str, Any], *, payloads: bool) -> list[Any]:
+    sent = Text(screen.clean(row["name"]))
+    if payloads:
+        sent.append("\n").append(screen.pretty(row["payload"]))
+    expires = row["expires_at"] or "with its run"
+    age = screen.span(float(row["age"]))
+    return [age, row["run_id"], row["run_kind"], row["run_status"], sent, row["sent_by"] or "", expires]
+
+
+def _signal_json(row: Mapping[str, Any], *, payloads: bool) -> dict[str, Any]:
+    names = ("run_id", "run_kind", "run_status", "name", "sent_by", "sent_at", "expires_at")
+    return {name: row[name] for name in names} | ({"payload": row["payload"]} if payloads else {})

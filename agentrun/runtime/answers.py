@@ -40,9 +40,10 @@ class Answers(Unanswered):
     ) -> Run:
         """Approve or reject what a run asks. Single-use; bound to `digest` where one is given.
 
-        With `here` nobody is woken: the caller goes on with the run, and needs READ for what it comes to. Raises
-        NotFound, Forbidden (scope, role, four eyes), NotAllowed (nothing waits for a decision), InvalidRequest (several
-        do and `key` names none), AlreadyDecided, InvalidAnswer (edits that are not permitted).
+        With `here` nobody is woken: the caller goes on with the run; it needs READ for what that comes to, and has to
+        know the kind (UnknownKind). Raises NotFound, Forbidden (scope, role, four eyes), NotAllowed (nothing waits for
+        a decision), InvalidRequest (several do and `key` names none), AlreadyDecided, InvalidAnswer (edits that are not
+        permitted).
         """
         run, actor, name = self._may(run_id, by, Scope.APPROVE, here=here)
         row = self._one(run, actor, WaitKind.APPROVAL, key)
@@ -131,12 +132,18 @@ class Answers(Unanswered):
         actor = self._commands.actor or by
         run = self._commands.unchecked(run_id, asking=actor)
         name = require(actor, scope, run)
-        if here and not may_read(actor, run):
+        if here:
+            self._may_go_on(run, actor, name)
+        return run, actor, name
+
+    def _may_go_on(self, run: Run, actor: Actor | str, name: str) -> None:
+        """Before anything is recorded: a decision that nobody goes on from would wait for the sweep."""
+        if not may_read(actor, run):
             raise Forbidden(
-                f"`{name}` may decide for run `{run_id}`, and not hear what it comes to: going on here needs the scope "
+                f"`{name}` may decide for run `{run.id}`, and not hear what it comes to: going on here needs the scope "
                 f"{Scope.READ}"
             )
-        return run, actor, name
+        self._commands.kinds.require(run.kind)
 
     def _one(self, run: Run, actor: Actor | str, kind: WaitKind, key: str | None) -> type_of_row:
         wanted = {"run_id": run.id, "kind": str(kind), "name": None, "key": key}

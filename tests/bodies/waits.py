@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from agentrun import Context, durable
 
@@ -46,3 +47,25 @@ async def _told(what: str) -> str:
 
 async def _squared(value: int) -> int:
     return value * value
+
+
+@durable("pay-once")
+async def pay_once(ctx: Context, ledger: str) -> list[str | None]:
+    """Waits for an approval, then writes what was approved to a file: a line for every time it does."""
+    said = await ctx.approval("pay?", payload={"cents": 500})
+    die_at("before the tool")
+    await ctx.write(_written, ledger, said.payload["cents"])
+    die_at("after the tool")
+    return [said.by, Path(ledger).read_text()]
+
+
+def die_at(moment: str) -> None:
+    """The process is killed here, if it was told to be."""
+    if os.environ.get("AGENTRUN_TEST_DIE") == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _written(ledger: str, cents: int) -> None:
+    with Path(ledger).open("a") as lines:
+        lines.write(f"{cents}\n")
+    die_at("in the tool")

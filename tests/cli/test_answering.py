@@ -238,6 +238,22 @@ def test_signals_are_sent_kept_and_refused_for_a_run_that_has_ended(
     assert "completed" in refused.err
 
 
+def test_signals_that_came_early_are_listed(cli: Cli, waiting: Waiting) -> None:
+    assert "no signal is kept" in cli("signals").err
+    run_id, other = waiting("listen"), waiting("listen")
+    cli("signal", str(run_id), "early", '{"code": "s3cr3t"}', "--by", "ann")
+    cli("signal", str(other), "stop", "--expires", "1h")
+    rows = cli("signals", "--json").json
+    assert [(row["run_id"], row["name"]) for row in rows] == [(str(run_id), "early"), (str(other), "stop")]
+    assert rows[0]["sent_by"] == "ann"
+    assert [row["name"] for row in cli("signals", str(other), "--json").json] == ["stop"]
+    shown = cli("signals").out
+    assert "early" in shown
+    assert "s3cr3t" not in shown
+    assert "s3cr3t" in cli("signals", "--payloads").out
+    assert cli("signals", "00000000-0000-7000-8000-000000000000").code == NotFound.exit_code
+
+
 @pytest.mark.parametrize("command", [["approve"], ["reject"], ["input", "--key", "k"], ["resume"]])
 def test_a_run_that_is_not_there_is_told_as_such(cli: Cli, command: list[str]) -> None:
     unknown = "00000000-0000-7000-8000-000000000000"

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from agentrun import Client, Context, Retryable, RunFailed, Status, durable
-from agentrun.core.errors import NotAllowed, NotFound
+from agentrun.core.errors import AlreadyDecided, NotAllowed, NotFound, UnknownKind
 from agentrun.core.words import Segment
+from agentrun.runtime.kinds import Registry
 from agentrun.runtime.segment import run_segment
+from agentrun.settings import Settings
+from agentrun.store import transitions
 from agentrun.testing import RecordingPublisher, until
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked
@@ -164,3 +167,31 @@ def test_a_plain_function_may_wait_for_what_is_there_already(client: Client) -> 
         return "rested"
 
     assert client.run(plain) == "rested"
+
+
+def test_a_decision_that_cannot_go_on_here_is_refused_before_it_is_recorded(
+    client: Client, settings: Settings, parked: Parked, rows: Rows, seen: Any
+) -> None:
+    run_id = parked("ask")
+    before = rows.stored(run_id)
+    with Client(settings=settings, kinds=Registry()) as stranger, pytest.raises(UnknownKind, match="ask"):
+        stranger.approve(run_id, by="ann", here=True)
+    assert rows.stored(run_id) == before
+    assert len(client.waits(run_id)) == 1
+
+
+def test_a_decision_whose_run_somebody_else_has_taken_is_kept_and_the_run_returned_as_it_is(
+    client: Client, parked: Parked, rows: Rows, seen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = parked("ask")
+    go_on = client._segment_here  # pyright: ignore[reportPrivateUsage]
+
+    def taken_first(run_id: Any) -> Any:
+        assert rows.do(transitions.CLAIM_RUN, run_id, kinds=["ask"])
+        return go_on(run_id)
+
+    monkeypatch.setattr(client, "_segment_here", taken_first)
+    run = client.approve(run_id, by="ann", here=True)
+    assert run.status is Status.RUNNING
+    with pytest.raises(AlreadyDecided):
+        client.approve(run_id, by="bob")
