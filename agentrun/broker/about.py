@@ -22,8 +22,9 @@ def about(worker: Any) -> Mapping[str, Any]:
         return {}
     options: Mapping[str, Any] = app.conf.broker_transport_options or {}
     pool = getattr(worker, "pool_cls", None)
+    module = pool if isinstance(pool, str) else getattr(pool, "__module__", "")
     return {
-        "pool": pool if isinstance(pool, str) else getattr(pool, "__module__", "").rpartition(".")[2] or None,
+        "pool": {"thread": "threads"}.get(name := module.rpartition(".")[2], name) or None,
         "concurrency": getattr(worker, "concurrency", None),
         "visibility_timeout": options.get("visibility_timeout", WHOLE_HOUR),
         "late_acks": bool(app.conf.task_acks_late),

@@ -12,10 +12,10 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from agentrun.broker.app import STEP, SWEEP, WAKE
+from agentrun.broker.away import AWAY
 from agentrun.broker.hints import Hints
+from agentrun.broker.names import STEP, SWEEP, WAKE
 from agentrun.broker.probe import probe
-from agentrun.broker.publisher import AWAY
 from agentrun.runtime.doctor import Broker
 from agentrun.settings import Settings
 
@@ -35,7 +35,7 @@ def look(settings: Settings, queues: Iterable[str]) -> Broker:
         return Broker(
             probed.about,
             policy=_policy(client),
-            evicted=int(client.info("stats").get("evicted_keys", 0)),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+            evicted=int(client.info("stats").get("evicted_keys", 0)),  # pyright: ignore[reportUnknownMemberType]
             late=tuple(_late(_messages(client, queues), settings.longest_countdown_seconds)),
         )
     except AWAY as error:
@@ -46,10 +46,10 @@ def look(settings: Settings, queues: Iterable[str]) -> Broker:
 
 def _policy(client: Redis) -> str | None:
     try:
-        found: Mapping[str, str] = client.config_get("maxmemory-policy")  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+        found: Any = client.config_get("maxmemory-policy")  # pyright: ignore[reportUnknownMemberType]
     except RedisError:  # hosted ones do not tell
         return None
-    return found.get("maxmemory-policy")
+    return str(found["maxmemory-policy"]) if found.get("maxmemory-policy") else None
 
 
 def _messages(client: Any, queues: Iterable[str]) -> Iterator[Mapping[str, Any]]:

@@ -161,7 +161,7 @@ def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "long_countdown",
             Severity.WARNING,
-            f"{counted_is(len(broker.late), 'message')} held with a countdown over the cap, up to {span(seconds)} from now",
+            f"{counted_is(len(broker.late), 'message')} held with a countdown over the cap, of {span(seconds)}",
             "an application of yours sends with a countdown or eta of its own; a worker holds it in memory",
             f"task {task}; the cap is {span(settings.longest_countdown_seconds)} (AGENTRUN_LONGEST_COUNTDOWN_SECONDS)",
             "client.enqueue(..., delay=...) instead: the time is in the row, and survives the worker",

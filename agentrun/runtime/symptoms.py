@@ -1,4 +1,4 @@
-"""The checks of `agentrun doctor` that look at runs: what stands still, what ended badly, and what nobody would take."""
+"""The checks of `agentrun doctor` that look at runs: what stands still, what ended badly, what nobody would take."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def dead_letters(facts: Facts) -> Iterator[Finding]:
             Severity.WARNING,
             f"{row['count']} dead-lettered within seven days: they {symptom}",
             cause,
-            f"the last one {span(row['newest'])} ago: run {row['run_id']}; `agentrun show {row['run_id']}` has its error",
+            f"the last one {span(row['newest'])} ago; `agentrun show {row['run_id']}` has its error",
             heal.format(row["run_id"]),
             run_id=str(row["run_id"]),
         )

@@ -1,0 +1,334 @@
+"""`agentrun doctor`: each fault is made, and found with the command that heals it; a healthy system has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from redis import Redis
+
+from agentrun import Client, Effect, Reason, Status, durable, on_dead
+from agentrun.broker import CeleryPublisher, make_app
+from agentrun.broker.about import about
+from agentrun.broker.app import WAKE
+from agentrun.runtime import presence
+from agentrun.runtime.engine import Engine
+from agentrun.settings import Settings
+from agentrun.testing.rows import KIND, Rows
+from tests.cli.conftest import Cli
+from tests.doctor.conftest import Doctor, Past, Worker
+
+Sql = Callable[..., None]
+
+
+def test_a_healthy_system_has_no_findings(healthy: Engine, doctor: Doctor, cli: Cli, rows: Rows, past: Past) -> None:
+    rows.queued()
+    rows.running()
+    rows.final(Status.COMPLETED)
+    past.run(rows.final(Status.FAILED), hours=24 * 8)
+    past.run(rows.final(Status.FAILED, Reason.DEADLINE_EXCEEDED))
+    assert doctor() == {"exit": 0}
+    assert cli("doctor").out == "nothing is wrong\n"
+
+
+# ---- runs
+
+
+def test_no_sweep(healthy: Engine, doctor: Doctor, run_sql: Sql, rows: Rows) -> None:
+    run_sql("UPDATE agentrun.sweeps SET swept_at = now() - interval '70 s'")
+    found = doctor()
+    assert (found["no_sweep"]["severity"], found["exit"]) == ("warning", 1)
+    assert found["no_sweep"]["heal"] == "celery -A tasks beat"
+    rows.queued()
+    found = doctor()
+    assert (found["no_sweep"]["severity"], found["exit"]) == ("error", 2)
+    run_sql("TRUNCATE agentrun.sweeps")
+    assert "never" in doctor()["no_sweep"]["evidence"]
+
+
+def test_nobody_consumes_the_queue_of_a_due_run(
+    healthy: Engine, doctor: Doctor, rows: Rows, seen_worker: Worker
+) -> None:
+    rows.queued(queue="gpu")
+    rows.queued(queue="gpu", due_at=datetime.now(UTC) + timedelta(hours=1))
+    found = doctor()
+    assert found["no_worker"]["symptom"].startswith("1 run is due on queue `gpu`")
+    assert found["no_worker"]["heal"] == "celery -A tasks worker -P threads -c 100 -Q gpu"
+    assert found["exit"] == 2
+    seen_worker(queues=("gpu",))
+    assert doctor() == {"exit": 0}
+
+
+def test_no_worker_of_the_queue_knows_the_kind(healthy: Engine, doctor: Doctor, rows: Rows) -> None:
+    rows.queued(kind="unheard of")
+    found = doctor()
+    assert "`unheard of`" in found["unknown_kind"]["symptom"]
+    assert KIND in found["unknown_kind"]["evidence"]
+    assert found["unknown_kind"]["heal"].startswith("AGENTRUN_IMPORTS=")
+    assert found["exit"] == 2
+
+
+def test_a_run_past_its_lease(healthy: Engine, doctor: Doctor, rows: Rows, run_sql: Sql) -> None:
+    run_id = rows.running()
+    run_sql("UPDATE agentrun.runs SET lease_expires_at = now() - interval '3 s'")
+    found = doctor()
+    assert (found["lost_lease"]["severity"], found["exit"]) == ("notice", 0)
+    rows.expire_lease(run_id)
+    found = doctor()
+    assert (found["lost_lease"]["heal"], found["lost_lease"]["run_id"]) == ("agentrun sweep", str(run_id))
+    assert found["exit"] == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "heal"),
+    [
+        (
+            lambda rows: rows.fenced("#1", Effect.NON_IDEMPOTENT_WRITE),
+            "interrupted_write",
+            "agentrun resolve {}",
+        ),
+        (lambda rows: rows.running(max_requeues=0), "dead_crashes", "agentrun redrive {}"),
+    ],
+    ids=["interrupted in a write", "kills its workers"],
+)
+def test_what_the_reaper_dead_letters(
+    make: Any, check: str, heal: str, healthy: Engine, doctor: Doctor, rows: Rows, sweep: Callable[[], Any]
+) -> None:
+    run_id: UUID = make(rows)
+    rows.expire_lease(run_id)
+    assert sweep().dead_lettered == 1
+    found = doctor()
+    assert found[check]["heal"].startswith(heal.format(run_id))
+    assert found["exit"] == 1
+
+
+@pytest.mark.parametrize(("error", "check"), [("remote_step_lost", "dead_lost_step"), ("LookupError", "dead_other")])
+def test_a_dead_letter(error: str, check: str, healthy: Engine, doctor: Doctor, rows: Rows, run_sql: Sql) -> None:
+    run_id = rows.final(Status.FAILED)
+    run_sql("UPDATE agentrun.runs SET error = %s WHERE id = %s", json.dumps({"type": error}), run_id)
+    found = doctor()
+    assert found[check]["heal"] == f"agentrun redrive {run_id}"
+    assert found["exit"] == 1
+
+
+def test_runs_that_stand_still(
+    healthy: Engine, doctor: Doctor, rows: Rows, past: Past, sweep: Callable[[], Any], run_sql: Sql
+) -> None:
+    lost = rows.waiting()
+    rows.wait(lost, kind="child", child_id=uuid4())
+    stuck = rows.running()
+    for run_id in (lost, stuck):
+        past.run(run_id)
+    found = doctor()
+    assert found["never_resolved"]["heal"] == f"agentrun cancel {lost}"
+    assert found["no_progress"]["heal"] == f"agentrun cancel {stuck}"
+    assert (found["exit"], "paged" in found) == (1, False)
+    past.minute()
+    sweep()
+    assert "2 runs paged for" in doctor()["paged"]["symptom"]
+
+
+def test_a_silent_remote_step(healthy: Engine, doctor: Doctor, rows: Rows, past: Past, run_sql: Sql) -> None:
+    run_id = rows.waiting()
+    rows.wait(run_id, "#1", kind="remote")
+    run_sql(
+        "INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, queue, offered_at, due_at)"
+        " VALUES (%s, '#1', 'remote', 'render', 'read_only', 'offered', 1, 'gpu', now(), now())",
+        run_id,
+    )
+    found = doctor()
+    assert "silent_step" not in found
+    assert found["no_step_worker"]["heal"].endswith("-Q gpu")
+    past.run(run_id)
+    assert doctor()["silent_step"]["heal"] == f"agentrun redispatch {run_id}"
+
+
+def test_a_notice_that_could_not_be_told(
+    healthy: Engine, doctor: Doctor, rows: Rows, sweep: Callable[[], Any], run_sql: Sql
+) -> None:
+    def fails(data: Any) -> None:
+        raise ConnectionError
+
+    on_dead(fails, name="mail")
+    run_id = rows.final(Status.FAILED)
+    for _ in range(8):
+        sweep()
+        run_sql("UPDATE agentrun.notices SET due_at = now()")
+    found = doctor()
+    assert found["notice_given_up"]["symptom"] == "1 notice never told: hook `mail` failed each time"
+    assert "ConnectionError" in found["notice_given_up"]["cause"]
+    assert found["notice_given_up"]["heal"] == f"agentrun show {run_id}"
+
+
+def test_what_waits_for_people_for_long(healthy: Engine, doctor: Doctor, rows: Rows, run_sql: Sql) -> None:
+    run_id = rows.waiting()
+    rows.wait(run_id, kind="approval")
+    assert doctor() == {"exit": 0}
+    run_sql("UPDATE agentrun.waits SET created_at = now() - interval '2 days'")
+    found = doctor()
+    assert (found["long_wait"]["heal"], found["long_wait"]["run_id"]) == ("agentrun inbox", str(run_id))
+    assert found["exit"] == 0
+
+
+# ---- processes
+
+
+def test_no_worker_is_alive(healthy: Engine, doctor: Doctor, run_sql: Sql) -> None:
+    run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '2 min'")
+    found = doctor()
+    assert found["no_workers"]["heal"].endswith("-Q agentrun,agentrun.system")
+    assert found["killed"]["severity"] == "notice"
+    assert found["exit"] == 1
+
+
+def test_a_worker_that_ended_in_order_leaves_no_trace(healthy: Engine, doctor: Doctor, seen_worker: Worker) -> None:
+    seen_worker().close()
+    assert doctor() == {"exit": 0}
+
+
+def test_a_hosts_clock_is_off(healthy: Engine, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(seconds=42)
+
+    monkeypatch.setattr(presence, "datetime", Ahead)
+    healthy.heartbeat.beat()
+    found = doctor()
+    assert "ahead of the database's by 42 s" in found["clock_skew"]["symptom"]
+    assert found["exit"] == 1
+
+
+def test_a_visibility_timeout_below_the_countdowns(healthy: Engine, doctor: Doctor, seen_worker: Worker) -> None:
+    app = make_app(healthy.settings)
+    fine = about(type("Worker", (), {"app": app}))
+    assert fine["visibility_timeout"] == 3600
+    app.conf.broker_transport_options = {"visibility_timeout": 30}
+    seen_worker(about=about(type("Worker", (), {"app": app})))
+    found = doctor()
+    assert found["visibility_timeout"]["heal"].startswith("app.conf.broker_transport_options")
+    assert found["exit"] == 1
+    app.close()
+
+
+def test_two_deployments_share_a_namespace(
+    healthy: Engine, doctor: Doctor, seen_worker: Worker, settings: Settings, kinds: Any
+) -> None:
+    same = settings.model_copy(update={"deployment": "blue"})
+    seen_worker(settings=same)
+    assert doctor() == {"exit": 0}, "one name is a rolling deploy"
+    durable("only there")(lambda ctx, request: None)
+    seen_worker(settings=settings.model_copy(update={"deployment": "green"}))
+    found = doctor()
+    assert found["shared_namespace"]["heal"].startswith("AGENTRUN_NAMESPACE=")
+    assert "green" in found["shared_namespace"]["evidence"]
+    assert found["exit"] == 1
+
+
+def test_nobody_is_told_of_stalled_runs(make_engine: Callable[..., Engine], doctor: Doctor, sweep: Any) -> None:
+    make_engine(queues=("agentrun", "agentrun.system")).heartbeat.beat()
+    sweep()
+    found = doctor()
+    assert "on_stalled" in found["nobody_is_told"]["heal"]
+    assert found["exit"] == 0
+
+
+def test_a_worker_that_drains_for_long(healthy: Engine, seen_worker: Worker, doctor: Doctor, run_sql: Sql) -> None:
+    draining = seen_worker()
+    draining.drain(within=60)
+    draining.heartbeat.beat()
+    assert doctor() == {"exit": 0}
+    run_sql("UPDATE agentrun.processes SET draining_since = now() - interval '1 min', holds = 1 WHERE draining")
+    found = doctor()
+    assert found["long_drain"]["severity"] == "notice"
+
+
+# ---- the installation
+
+
+def test_a_schema_behind_the_code(healthy: Engine, doctor: Doctor, run_sql: Sql) -> None:
+    run_sql("DELETE FROM agentrun.alembic_version")
+    found = doctor()
+    assert (found["schema"]["heal"], found["exit"]) == ("agentrun migrate", 2)
+
+
+def test_a_database_that_is_away(doctor: Doctor) -> None:
+    found = doctor(AGENTRUN_DATABASE_URL="postgresql://nobody@localhost:1/nowhere")
+    assert (found["database"]["severity"], found["exit"]) == ("error", 2)
+
+
+def test_settings_that_cannot_be_used(doctor: Doctor) -> None:
+    found = doctor(AGENTRUN_LEASE_SECONDS="soon")
+    assert "AGENTRUN_LEASE_SECONDS" in found["settings"]["evidence"]
+    assert found["exit"] == 2
+
+
+@pytest.mark.parametrize("url", ["redis://localhost:1/0", None], ids=["away", "not set"])
+def test_a_broker_that_is_away(url: str | None, healthy: Engine, doctor: Doctor) -> None:
+    found = doctor(AGENTRUN_BROKER_URL=url)
+    assert (found["broker_away"]["severity"], found["exit"]) == ("error", 2)
+
+
+@pytest.fixture
+def eviction(redis: Redis) -> Iterator[None]:
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    yield
+    redis.config_set("maxmemory-policy", "noeviction")
+
+
+def test_a_redis_that_evicts(healthy: Engine, eviction: None, doctor: Doctor) -> None:
+    found = doctor()
+    assert "allkeys-lru" in found["evicting"]["cause"]
+    assert found["evicting"]["heal"].endswith("config set maxmemory-policy noeviction")
+    assert found["exit"] == 1
+
+
+def test_a_message_with_a_countdown_over_the_cap(
+    healthy: Engine, doctor: Doctor, settings: Settings, client: Client, redis: Redis
+) -> None:
+    app = make_app(settings)
+    app.send_task(WAKE, args=(str(uuid4()),), queue="agentrun", countdown=50)
+    assert doctor() == {"exit": 0}
+    app.send_task(WAKE, args=(str(uuid4()),), queue="agentrun", countdown=3000, priority=6)
+    found = doctor()
+    assert found["long_countdown"]["symptom"].startswith("1 message is held with a countdown over the cap")
+    assert found["exit"] == 1
+    app.close()
+
+
+def test_a_countdown_of_our_own_is_never_over_the_cap(
+    healthy: Engine, doctor: Doctor, settings: Settings, client: Client
+) -> None:
+    client.enqueue(KIND, delay=3600)
+    assert doctor() == {"exit": 0}
+    CeleryPublisher(settings).close()
+
+
+# ---- namespaces, and the screen
+
+
+def test_each_namespace_is_its_own_until_all_are_asked_for(
+    healthy: Engine, doctor: Doctor, database: Any, cli: Cli
+) -> None:
+    run_id = Rows(database, namespace="other").queued(queue="agentrun.other")
+    assert doctor() == {"exit": 0}
+    found = doctor("--all-namespaces")
+    assert (found["no_worker"]["namespace"], found["exit"]) == ("other", 2)
+    assert str(run_id) not in found["no_worker"]["heal"]
+    assert "[other]" in cli("doctor", "--all-namespaces").out
+
+
+def test_the_screen_has_symptom_cause_evidence_and_the_command_worst_first(
+    healthy: Engine, cli: Cli, rows: Rows, run_sql: Sql
+) -> None:
+    rows.final(Status.FAILED)
+    rows.queued(queue="gpu")
+    said = cli("doctor")
+    lines = said.out.splitlines()
+    assert [line.split()[:2] for line in lines[::5]] == [["error", "no_worker"], ["warning", "dead_other"]]
+    assert [line.split()[0] for line in lines[1:5]] == ["symptom", "cause", "evidence", "heal"]
+    assert said.code == 2
