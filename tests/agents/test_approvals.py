@@ -14,6 +14,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 from agentrun import Client, Effect, Run, Status, current_step, effect
 from agentrun.agents import Approval, register_agent, run_agent
 from agentrun.core.errors import AlreadyDecided, ConfigurationError, Forbidden, InvalidAnswer
+from agentrun.runtime.kinds import Registry
 from tests.agents.conftest import Script, Turn, Ward
 
 BOTH: list[Turn] = [[("look", {"order": 1}), ("pay", {"cents": 100}), ("pay", {"cents": 900})], "done"]
@@ -145,6 +146,20 @@ def test_a_crash_before_the_run_parks_asks_nothing_twice(client: Client, ward: W
     assert ward.run(run_id).status is Status.WAITING
     assert set(asks(client, run_id)) == {FIRST, SECOND}
     assert (script.calls, shop.paid) == (1, [])
+
+
+def test_a_tool_that_was_taken_away_meanwhile_is_not_called_although_it_was_approved(
+    client: Client, ward: Ward, shop: Shop, kinds: Registry
+) -> None:
+    """Another deployment goes on from the decision: its agent has no such tool any more."""
+    run, _ = started(client, ward, ONE, shop.tools(approval=True))
+    client.approve(run.id, by="grace")
+    del kinds._kinds["desk"]  # pyright: ignore[reportPrivateUsage]
+    script = Script(ONE)
+    register_agent(Agent(script.model, name="desk", tools=shop.tools()[:1]))
+    run = ward.run(run.id)
+    assert shop.paid == []
+    assert run.status.final, run
 
 
 def test_a_write_that_was_approved_and_interrupted_stops_the_run(client: Client, ward: Ward, shop: Shop) -> None:
