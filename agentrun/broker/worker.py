@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from celery import Celery, signals
+from celery.backends.base import DisabledBackend
 
 from agentrun.broker.about import about, queues_of
 from agentrun.broker.app import STEP, SWEEP, WAKE
@@ -40,18 +41,21 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
     Nothing else of the application's configuration is touched; late acks and a result backend do no harm.
     """
     process = Process(settings or Settings())
+    # Celery makes a backend for every thread that has none given, and reads the entry points of all packages for it:
+    # 10 ms of processor time for each of a pool's threads. Nothing here has a result to store anyway.
+    nowhere: Any = DisabledBackend(app)
 
-    @app.task(name=WAKE, ignore_result=True, bind=True)
+    @app.task(name=WAKE, bind=True, ignore_result=True, backend=nowhere)
     def wake(task: Any, *args: object, **kwargs: object) -> dict[str, Any]:
         delivery: dict[str, Any] = task.request.delivery_info or {}
         return process.wake(args, kwargs, queue=delivery.get("routing_key"))
 
-    @app.task(name=STEP, ignore_result=True, bind=True)
+    @app.task(name=STEP, bind=True, ignore_result=True, backend=nowhere)
     def step(task: Any, *args: object, **kwargs: object) -> dict[str, Any]:
         delivery: dict[str, Any] = task.request.delivery_info or {}
         return process.step(args, kwargs, queue=delivery.get("routing_key"))
 
-    @app.task(name=SWEEP, ignore_result=True)
+    @app.task(name=SWEEP, ignore_result=True, backend=nowhere)
     def sweep() -> dict[str, Any]:
         return process.sweep()
 
