@@ -73,7 +73,7 @@ def _shown(default: object) -> str:
         case bool():
             return str(default).lower()
         case float():
-            return f"{default:g}"
+            return f"{default:.12g}"
         case _:
             return str(default)
 
