@@ -27,7 +27,7 @@ def as_a_reader(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(models, "infer_model", lambda *_, **__: TestModel())
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(hooks, "_waiting", dict(hooks._waiting))
+    monkeypatch.setattr(hooks, "_hooks", {occasion: dict(known) for occasion, known in hooks._hooks.items()})
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:

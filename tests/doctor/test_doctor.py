@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,6 +17,7 @@ from agentrun import Client, Effect, Reason, Status, durable, on_dead
 from agentrun.broker import CeleryPublisher, make_app
 from agentrun.broker.about import about
 from agentrun.broker.app import WAKE
+from agentrun.core.alarms import Shape
 from agentrun.runtime import presence
 from agentrun.runtime.engine import Engine
 from agentrun.settings import Settings
@@ -332,3 +335,15 @@ def test_the_screen_has_symptom_cause_evidence_and_the_command_worst_first(
     assert [line.split()[:2] for line in lines[::5]] == [["error", "no_worker"], ["warning", "dead_other"]]
     assert [line.split()[0] for line in lines[1:5]] == ["symptom", "cause", "evidence", "heal"]
     assert said.code == 2
+
+
+def test_the_guide_has_every_finding() -> None:
+    root = Path(__file__).parents[2]
+    sources = [root / "agentrun" / name for name in ("runtime/symptoms.py", "runtime/fleet.py", "cli/doctor.py")]
+    names = {name for source in sources for name in re.findall(r'"(\w+)",\s+Severity\.', source.read_text())}
+    names |= set(re.findall(r'_broken\("(\w+)"', sources[2].read_text()))
+    names |= {*map(str, set(Shape) - {Shape.UNCLAIMED})} | {"no_sweep", "lost_lease", "interrupted_write"}
+    names |= {f"dead_{cause}" for cause in ("crashes", "lost_step", "other")}
+    assert len(names) > 25
+    page = (root / "docs" / "guides" / "operating.md").read_text()
+    assert not {name for name in names if not re.search(rf"^\|[^|]*`{name}`", page, re.MULTILINE)}
