@@ -30,6 +30,9 @@ from agentrun.runtime.waits import Waits, wait_id
 from agentrun.store.remote import OFFER
 from agentrun.store.writer import Write
 
+LONGEST_PAUSE = 600.0
+"""Seconds between two tries, where the body says how long the first pause is: the row keeps the time, not a process."""
+
 
 @dataclass(frozen=True, slots=True)
 class OfferSpec:
@@ -69,10 +72,10 @@ class RemoteVerbs:
 
         `timeout` bounds a taken step's silence: seconds since it was taken or last called
         `current_step().heartbeat()`. `pickup_timeout` bounds its time in the queue. `retries` is how often it is
-        tried, `backoff` the first pause in seconds (it doubles). A worker that dies costs no try: the step is offered
-        again, at most `redispatch_max` times, where its effect permits; a non-idempotent write is not repeated and
-        ends as any interrupted write. `effect` overrides what the step's function declares. `returns` is the result's
-        type where this process has not registered the step.
+        tried, `backoff` the first pause in seconds (it doubles, up to ten minutes). A worker that dies costs no try:
+        the step is offered again, at most `redispatch_max` times, where its effect permits; a non-idempotent write is
+        not repeated and ends as any interrupted write. `effect` overrides what the step's function declares. `returns`
+        is the result's type where this process has not registered the step.
 
         Raises StepFailed where it failed; its `error_type` says `remote_step_timeout` or `remote_step_lost` where
         nobody answered. Raises InvalidRequest for an input that does not fit, before anything is stored.
@@ -212,7 +215,7 @@ def _policy(
     effect: Effect | None,
     redispatch_max: int | None,
 ) -> dict[str, Any]:
-    pauses = tried.backoff if backoff is None else Backoff(backoff, tried.backoff.cap)
+    pauses = tried.backoff if backoff is None else Backoff(backoff, LONGEST_PAUSE)
     return {
         "attempts": tried.attempts,
         "backoff_base": pauses.base,

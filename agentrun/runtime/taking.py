@@ -55,6 +55,10 @@ async def run_step(engine: Engine, run_id: UUID, key: str) -> Report:
     taken = await _take(engine, run_id, key, owner)
     if taken is None:
         return await _why_not(engine, run_id, key)
+    before = engine.taking.get((run_id, key))
+    if before is not None:
+        # This very process had it, and it was offered again meanwhile.
+        before.lease.stop(LeaseLost())
     lease = Lease(run_id, taken["step_epoch"], owner, engine.settings.lease_seconds, asked_at=asked_at, key=key)
     engine.heartbeat.hold(lease)
     taking = _Taking(engine, taken, lease)
@@ -62,7 +66,8 @@ async def run_step(engine: Engine, run_id: UUID, key: str) -> Report:
         outcome = await taking.outcome()
     finally:
         engine.heartbeat.drop(lease)
-        engine.taking.pop((run_id, key), None)
+        if engine.taking.get((run_id, key)) is taking:
+            del engine.taking[run_id, key]
         taking.ended.set()
     log.info("step %s of run %s: %s", key, run_id, outcome)
     return Report(run_id, outcome, taken["name"], taken["step_epoch"])
@@ -82,7 +87,7 @@ async def _take(engine: Engine, run_id: UUID, key: str, owner: str) -> Taken | N
         "token_digest": uuid.uuid4().hex,
     }
     rows = await engine.writer.write(Write(remote.TAKE, params, landed=remote.TAKE_LANDED))
-    return rows[0] if rows and (run_id, key) not in engine.taking else None
+    return rows[0] if rows else None
 
 
 async def _why_not(engine: Engine, run_id: UUID, key: str) -> Report:

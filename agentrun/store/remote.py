@@ -155,7 +155,8 @@ def _take_remote() -> Statement:
 def _take_external() -> Statement:
     """A program elsewhere takes a step and gets a token for it. Refuses as `take_step`, and a step with a queue."""
     source = _run(runs.c.finished_at.is_(None), runs.c.cancel_requested_at.is_(None))
-    window = func.coalesce(now() + seconds(policy("window")), literal_column("'infinity'::timestamptz"))
+    # Without a window nobody's silence is too long. A time in 30 years is one that every driver can read.
+    window = now() + seconds(func.coalesce(policy("window"), number(10**9)))
     taken = _take(source, steps.c.kind == word(StepKind.EXTERNAL), lease_expires_at=window, token_digest=TOKEN)
     return compiled("take_external", select(taken))
 
