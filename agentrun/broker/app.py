@@ -7,13 +7,10 @@ from typing import Any
 from celery import Celery
 from kombu import Queue
 
+from agentrun.broker.names import LEAST_URGENT, REDIS_SCHEMES, STEP, SWEEP, WAKE
 from agentrun.settings import Settings
 
-WAKE = "agentrun.wake"
-STEP = "agentrun.step"
-SWEEP = "agentrun.sweep"
-LEAST_URGENT = 9
-REDIS_SCHEMES = ("redis", "rediss", "unix://", "valkey")
+__all__ = ["LEAST_URGENT", "REDIS_SCHEMES", "STEP", "SWEEP", "WAKE", "configure", "make_app", "transport_options"]
 
 
 def make_app(settings: Settings, *, name: str = "agentrun") -> Celery:
@@ -41,7 +38,8 @@ def configure(app: Celery, settings: Settings) -> None:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_eta_task_limit=1000,
         worker_enable_soft_shutdown_on_idle=True,
-        worker_send_task_events=True,
+        # Flower turns them on where it runs; where nobody looks, they would cost a fifth of the consumer's time.
+        worker_send_task_events=False,
         task_send_sent_event=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,

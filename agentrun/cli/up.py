@@ -108,7 +108,7 @@ def _children(plan: Up, loglevel: str) -> list[Child]:
     threads = ("-P", "threads", "-c", str(plan.concurrency), "-Q", ",".join(plan.queues), "-n", "agentrun@%h")
     schedule = str(plan.servers.state_dir / "beat-schedule")
     children = [
-        Child("worker", (*celery, "worker", *threads, "-l", loglevel), env),
+        Child("worker", (*celery, "worker", "-E", *threads, "-l", loglevel), env),
         Child("beat", (*celery, "beat", "--schedule", schedule, "-l", loglevel), env),
     ]
     if plan.view is not None:

@@ -41,7 +41,8 @@ def test_a_wake_is_shown_with_its_run_kind_and_outcome_to_who_has_the_password(
     assert said is not None
     for page in ("/", "/tasks", "/tasks/datatable", "/api/tasks"):
         assert get(url + page)[0] == 401, page
-    worker(imports=[BODIES])
+    started = worker(imports=[BODIES])
+    until(lambda: "Events of group {task} enabled" in started.logs(), 20)
     run_id, bad = client.enqueue("greet", "bob"), client.enqueue("break", "s3cret")
     access = {"url": url, "user": "agentrun", "password": said[1]}
 
