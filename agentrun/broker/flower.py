@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from agentrun.broker.app import STEP, WAKE
+from agentrun.broker.names import STEP, WAKE
 from agentrun.core.errors import ConfigurationError
 
 PREFIX = "AGENTRUN_FLOWER_"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
-
 from agentrun.settings import Settings
+
+if TYPE_CHECKING:
+    # Takes 0.2 s to import, and is needed only where somebody waits for an end, or brings one about.
+    from redis import Redis
+    from redis.asyncio import Redis as AsyncRedis
 
 log = logging.getLogger("agentrun.broker")
 
@@ -43,7 +41,7 @@ class Hints:
             return
         try:
             self.client().publish(self.channel(run_id), "settled")  # pyright: ignore[reportUnknownMemberType]
-        except (RedisError, OSError) as error:
+        except not_there() as error:
             # Wakes wait behind hints: they are not held up by one after the other.
             self._away_until = time.monotonic() + self._timeout
             log.debug("a hint could not be sent: %s", type(error).__name__)
@@ -51,11 +49,19 @@ class Hints:
     def client(self) -> Redis:
         """The Redis connection of the hints, bounded in time."""
         if self._redis is None:
+            from redis import Redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+
             self._redis = Redis.from_url(redis_url(self.url), retry=Retry(NoBackoff(), 1), **self._bounds())  # pyright: ignore[reportUnknownMemberType]
         return self._redis
 
     def async_client(self) -> AsyncRedis:
         """As `client`, for the caller's event loop, and the caller's to close."""
+        from redis.asyncio import Redis as AsyncRedis
+        from redis.asyncio.retry import Retry as AsyncRetry
+        from redis.backoff import NoBackoff
+
         retry = AsyncRetry(NoBackoff(), 1)
         return AsyncRedis.from_url(redis_url(self.url), retry=retry, **self._bounds())  # pyright: ignore[reportUnknownMemberType]
 
@@ -67,6 +73,13 @@ class Hints:
         if self._redis is not None:
             self._redis.close()
             self._redis = None
+
+
+def not_there() -> tuple[type[Exception], ...]:
+    """What a Redis that is away, full or restarting raises."""
+    from redis.exceptions import RedisError
+
+    return (RedisError, OSError)
 
 
 def redis_url(broker_url: str) -> str:

@@ -9,8 +9,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from agentrun.broker.app import make_app
+from agentrun.broker.away import AWAY
 from agentrun.broker.hints import Hints
-from agentrun.broker.publisher import AWAY
 from agentrun.settings import Settings
 
 

@@ -7,25 +7,24 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kombu import Connection, Producer
-from kombu.exceptions import KombuError, OperationalError
-from redis.exceptions import RedisError
-
-from agentrun.broker.app import LEAST_URGENT, REDIS_SCHEMES, STEP, WAKE, make_app, transport_options
 from agentrun.broker.hints import Hints
+from agentrun.broker.names import LEAST_URGENT, REDIS_SCHEMES, STEP, WAKE
 from agentrun.core.wake import Wake
 from agentrun.settings import Settings
+
+if TYPE_CHECKING:
+    # Celery and Redis take 0.5 s to import, and who only reads runs sends nothing: they come with the first wake.
+    from celery import Celery
+    from kombu import Connection, Producer
 
 log = logging.getLogger("agentrun.broker")
 
 LARGEST_BATCH = 500
 """Wakes in one pipeline."""
-
-AWAY = (OperationalError, KombuError, RedisError, OSError)
-"""What a broker that is away, full or restarting raises."""
 
 
 class CeleryPublisher:
@@ -33,9 +32,6 @@ class CeleryPublisher:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._app = make_app(settings, name="agentrun publisher")
-        self._app.conf.broker_transport_options = _bounded(settings)
-        self._app.conf.task_publish_retry_policy = {"max_retries": 0}
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._producer: Producer | None = None
@@ -54,7 +50,7 @@ class CeleryPublisher:
                 for batch in batched(wakes, LARGEST_BATCH):
                     self._send_all(batch)
                     sent += len(batch)
-            except AWAY as error:
+            except _away() as error:
                 log.warning("a wake could not be sent (%s); the sweep will send it", type(error).__name__)
                 # While the broker is away, callers are not made to wait for it one by one.
                 self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
@@ -77,7 +73,7 @@ class CeleryPublisher:
             try:
                 channel: Any = self._connected().default_channel
                 return int(channel.queue_declare(queue, passive=True).message_count)
-            except AWAY as error:
+            except _away() as error:
                 self._drop()
                 log.warning("queue %s cannot be counted (%s)", queue, type(error).__name__)
                 return None
@@ -112,7 +108,7 @@ class CeleryPublisher:
         began = time.monotonic()
         try:
             self._send_once(wake)
-        except AWAY:
+        except _away():
             if time.monotonic() - began > self._settings.publish_timeout_seconds / 2:
                 raise
             self._drop()
@@ -131,6 +127,15 @@ class CeleryPublisher:
             kwargsrepr=repr(said),
             ignore_result=True,
         )
+
+    @cached_property
+    def _app(self) -> Celery:
+        from agentrun.broker.app import make_app
+
+        app = make_app(self._settings, name="agentrun publisher")
+        app.conf.broker_transport_options = _bounded(self._settings)
+        app.conf.task_publish_retry_policy = {"max_retries": 0}
+        return app
 
     def _ready(self) -> Producer:
         if self._producer is None:
@@ -168,7 +173,15 @@ class CeleryPublisher:
                 self._hints.settled(item)
 
 
+def _away() -> tuple[type[Exception], ...]:
+    from agentrun.broker.away import AWAY
+
+    return AWAY
+
+
 def _bounded(settings: Settings) -> dict[str, Any]:
+    from agentrun.broker.app import transport_options
+
     options = transport_options(settings)
     if options:
         timeout = settings.publish_timeout_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentrun.broker.app import SWEEP
+from agentrun.broker.names import SWEEP
 from agentrun.settings import Settings
 
 

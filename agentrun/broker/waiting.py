@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
-from agentrun.broker.hints import Hints
+from agentrun.broker.hints import Hints, not_there
 from agentrun.core.records import Run
 
 LOOK_AGAIN = 5.0
@@ -37,7 +35,7 @@ def wait_for_end(hints: Hints, status: Callable[[UUID], Run], run_id: UUID, seco
                 continue
             try:
                 subscription.get_message(timeout=pause)
-            except (RedisError, OSError):
+            except not_there():
                 subscription = None
     finally:
         if subscription is not None:
@@ -64,7 +62,7 @@ async def wait_for_end_async(
                 continue
             try:
                 await subscription.get_message(timeout=pause)
-            except (RedisError, OSError):
+            except not_there():
                 subscription = None
     finally:
         if redis is not None:
@@ -79,7 +77,7 @@ def _subscribe(hints: Hints, run_id: UUID) -> Any:
         subscription = client.pubsub(ignore_subscribe_messages=True)
         subscription.subscribe(hints.channel(run_id))
         return subscription
-    except (RedisError, OSError):
+    except not_there():
         return None
 
 
@@ -87,7 +85,7 @@ async def _subscribed(subscription: Any, channel: str) -> Any:
     try:
         await subscription.subscribe(channel)
         return subscription
-    except (RedisError, OSError):
+    except not_there():
         return None
 
 

@@ -6,15 +6,15 @@ only if the caller commits. Nothing here commits or rolls back.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from typing import cast as typed
 
 import psycopg
 from psycopg.rows import dict_row
 from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import Text, select
-from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql import func
 
 from agentrun.core.errors import InvalidRequest
@@ -22,15 +22,15 @@ from agentrun.store.births import BY_KEYS, ENQUEUE
 from agentrun.store.connect import type_of_row
 from agentrun.store.sql import Statement, compiled, param
 
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
 NOTIFY = compiled("notify", select(func.pg_notify(param("channel", Text), param("payload", Text)).label("told")))
 
 
 def enqueue_in(connection: Any, params: Mapping[str, Any], announcing: Mapping[str, str]) -> list[type_of_row] | None:
     """None where the row was stored; else the row that has the idempotency key. Raises InvalidRequest."""
-    if isinstance(connection, Session):
-        connection = connection.connection()
-    elif isinstance(connection, scoped_session):
-        connection = typed("Session", connection()).connection()
+    connection = _of_session(connection)
     if isinstance(connection, SqlConnection):
         if _sqlalchemy(connection, ENQUEUE, params):
             _sqlalchemy(connection, NOTIFY, announcing)
@@ -44,6 +44,17 @@ def enqueue_in(connection: Any, params: Mapping[str, Any], announcing: Mapping[s
                 return None
             return cursor.execute(BY_KEYS.sql, {**params, "keys": [params["key"]]}).fetchall()
     raise InvalidRequest(_unusable(typed("object", connection)))
+
+
+def _of_session(connection: Any) -> Any:
+    """The connection of a SQLAlchemy session; anything else is left as it is."""
+    # Who has a session has imported SQLAlchemy's ORM; for everybody else it is 0.1 s of imports.
+    orm = sys.modules.get("sqlalchemy.orm")
+    if orm is None:
+        return connection
+    if isinstance(connection, orm.scoped_session):
+        connection = connection()
+    return typed("Session", connection).connection() if isinstance(connection, orm.Session) else connection
 
 
 async def enqueue_in_async(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import psycopg
 import psycopg.errors
 import sqlalchemy.exc
-from alembic.util import CommandError
 
 from agentrun.core.errors import ConfigurationError, SchemaMismatch
 
@@ -22,7 +23,7 @@ def explained(error: BaseException) -> ConfigurationError | None:
     match error:
         case sqlalchemy.exc.DBAPIError():
             return explained(error.orig) if error.orig is not None else None
-        case CommandError():
+        case _ if _of_migrating(error):
             return SchemaMismatch(
                 f"the schema cannot be migrated: {error}; a revision that this agentrun does not know is misspelt, "
                 "or a newer agentrun's"
@@ -41,6 +42,12 @@ def explained(error: BaseException) -> ConfigurationError | None:
             )
         case _:
             return None
+
+
+def _of_migrating(error: BaseException) -> bool:
+    # Alembic takes 0.3 s to import, and who has not migrated cannot have an error of its.
+    alembic = sys.modules.get("alembic.util")
+    return alembic is not None and isinstance(error, alembic.CommandError)
 
 
 def _first_line(error: psycopg.Error) -> str:

@@ -1,0 +1,8 @@
+"""What a broker that is away, full or restarting raises, by whichever of its libraries notices."""
+
+from __future__ import annotations
+
+from kombu.exceptions import KombuError, OperationalError
+from redis.exceptions import RedisError
+
+AWAY = (OperationalError, KombuError, RedisError, OSError)
