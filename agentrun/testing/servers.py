@@ -36,8 +36,7 @@ class Servers:
         """The URL of a fresh database; a clone of the template, or with `migrated=False` an empty one."""
         name = f"{self._prefix}_{self._made}"
         self._made += 1
-        template = self._migrated_template() if migrated else "template1"
-        self._execute("CREATE DATABASE {} TEMPLATE {}", name, template)
+        self._copy(self._migrated_template() if migrated else "template1", name)
         return self._url(name)
 
     def drop_database(self, url: str) -> None:
@@ -53,9 +52,14 @@ class Servers:
     def _migrated_template(self) -> str:
         if self._template is None:
             self._template = f"{self._prefix}_template"
-            self._execute("CREATE DATABASE {} TEMPLATE {}", self._template, "template1")
+            self._copy("template1", self._template)
             migrate(self._url(self._template))
         return self._template
+
+    def _copy(self, template: str, name: str) -> None:
+        # Copying files takes a tenth of the time, where nothing is flushed: not by embedded servers.
+        strategy = "FILE_COPY" if self.embedded is not None else "WAL_LOG"
+        self._execute(f"CREATE DATABASE {{}} TEMPLATE {{}} STRATEGY {strategy}", name, template)
 
     def _execute(self, statement: str, *names: str) -> None:
         # A connection per statement: tests may have restarted the server.
