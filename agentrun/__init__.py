@@ -35,6 +35,7 @@ from agentrun.core.errors import (
 from agentrun.core.failures import classifies as classify_as
 from agentrun.core.records import Event, Redispatched, Run, Step, TakenStep, Usage
 from agentrun.core.words import Effect, EventType, FailureClass, Outcome, Reason, Status
+from agentrun.runtime.childverbs import Child
 from agentrun.runtime.context import Context, SyncContext
 from agentrun.runtime.current import current_step
 from agentrun.runtime.effects import NOT_APPLIED, Applied, NotAppliedYet, effect
@@ -43,7 +44,7 @@ from agentrun.runtime.kinds import Retries, durable
 from agentrun.runtime.rehearsal import rehearse
 from agentrun.runtime.remotesteps import remote_step
 from agentrun.runtime.tellers import log_line, shell_command, signed_call
-from agentrun.runtime.verbs import Child, Decision, Webhook
+from agentrun.runtime.verbs import Decision, Webhook
 from agentrun.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,29 +1,27 @@
-"""The verbs with which a body waits: sleep, signal, approval, input, webhook, child. All of them park."""
+"""The verbs with which a body waits: sleep, signal, approval, input, webhook. All of them park."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Literal
-from uuid import UUID
 
 from pydantic import BaseModel
 from pydantic_core import to_json
 
 from agentrun.core.codec import decode
 from agentrun.core.errors import BodyError
-from agentrun.core.outcome import ContinueAsNew
 from agentrun.core.words import Effect, StepKind, WaitKind
-from agentrun.runtime.children import child_row, decoded_result, to_start
+from agentrun.runtime.childverbs import ChildVerbs
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.schemas import checked_default, checked_schema
 from agentrun.runtime.stepspec import StepSpec
-from agentrun.runtime.waits import Waits, WaitSpec, child_id, expiry
+from agentrun.runtime.waits import WaitSpec, expiry
 
 SHORTEST_PARK = 1.0
 """Seconds: a shorter sleep holds its worker, since giving the run up and back costs more."""
@@ -57,25 +55,8 @@ class Webhook:
         return self._verbs.waits.ask(self._verbs.webhook_spec(self.key, self.token))
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A child that was started and not waited for yet."""
-
-    run_id: UUID
-    spec: WaitSpec
-    _verbs: WaitingVerbs
-
-    def result(self) -> Coroutine[Any, Any, Any]:
-        """Its result, once it has ended. Raises StepFailed where it has none."""
-        return self._verbs.child_result(self.spec)
-
-
-class WaitingVerbs:
+class WaitingVerbs(ChildVerbs):
     """Mixed into Context. Positions are taken when a verb is called, as for steps."""
-
-    waits: Waits
-    _key: str | None
-    _owner: str | None
 
     def sleep(
         self,
@@ -196,52 +177,7 @@ class WaitingVerbs:
         await self.waits.start(spec)
         return Webhook(token, key, self)
 
-    def child(
-        self,
-        kind: str,
-        request: Any = None,
-        *,
-        queue: str | None = None,
-        priority: int = 0,
-        tags: Sequence[str] = (),
-        attributes: Mapping[str, Any] | None = None,
-        start_within: timedelta | float | None = None,
-    ) -> Coroutine[Any, Any, Any]:
-        """Start a run of another kind and wait for its result, typed where the kind is registered here.
-
-        `queue`, `priority`, `tags`, `attributes` as at a producer; the owner is this run's. A child that nobody has
-        started after `start_within` (seconds or a timedelta) fails; so does one of a kind that no live process has
-        known for AGENTRUN_UNKNOWN_KIND_SECONDS. Raises StepFailed where the child fails or is cancelled; InvalidRequest
-        before anything is stored.
-        """
-        return self.child_result(self._child_spec(kind, request, queue, priority, tags, attributes, start_within))
-
-    async def spawn(
-        self,
-        kind: str,
-        request: Any = None,
-        *,
-        queue: str | None = None,
-        priority: int = 0,
-        tags: Sequence[str] = (),
-        attributes: Mapping[str, Any] | None = None,
-        start_within: timedelta | float | None = None,
-    ) -> Child:
-        """Start a child and go on; `await child.result()` when it is needed, or never. Wishes as for `child`."""
-        spec = self._child_spec(kind, request, queue, priority, tags, attributes, start_within)
-        await self.waits.start(spec)
-        return Child(child_id(self.waits.steps.lease.run_id, spec.key), spec, self)
-
-    def continue_as_new(self, request: Any = None) -> None:
-        """End this run and start a fresh one of its kind with a new request, atomically. Never returns."""
-        raise ContinueAsNew(request)
-
     # ---- what the returned values call
-
-    def child_result(self, spec: WaitSpec) -> Coroutine[Any, Any, Any]:
-        """The child's result, typed."""
-        kinds, kind = self.waits.kinds, spec.name
-        return self.waits.ask(spec, decoded=lambda text: decoded_result(kinds, kind, text))
 
     def webhook_spec(self, key: str, token: str, expires: timedelta | float | None = None) -> WaitSpec:
         """The wait that the token resolves."""
@@ -268,32 +204,6 @@ class WaitingVerbs:
         await self.waits.steps.perform(
             StepSpec(key, StepKind.SLEEP, "sleep", Effect.READ_ONLY, call=nap, encode=_null, decode=decode)
         )
-
-    def _child_spec(
-        self,
-        kind: str,
-        request: Any,
-        queue: str | None,
-        priority: int,
-        tags: Sequence[str],
-        attributes: Mapping[str, Any] | None,
-        start_within: timedelta | float | None,
-    ) -> WaitSpec:
-        key, settings, kinds = key_for(self._key), self.waits.settings, self.waits.kinds
-        row = child_row(
-            settings,
-            kinds,
-            kind,
-            request,
-            owner=self._owner,
-            queue=queue,
-            priority=priority,
-            tags=tags,
-            attributes=attributes or {},
-        )
-        born = row | {"child_id": child_id(self.waits.steps.lease.run_id, key)}
-        start = to_start(settings, kinds, kind, start_within)
-        return WaitSpec(key, StepKind.CHILD, WaitKind.CHILD, kind, child=born, **start)
 
 
 def token_digest(token: str) -> str:
