@@ -100,12 +100,8 @@ def _unheard(write: Write) -> Write:
     return copy
 
 
-class CrashSweep:
-    """Lets a run die at every commit and recover; yields what became of it.
-
-    Checked every time: what the journal held at the death is untouched, the story is in order and ends once, and a
-    completed run leaves no write in flight.
-    """
+class Crash:
+    """Lets one process take a run and die at its n-th commit."""
 
     def __init__(
         self,
@@ -115,34 +111,22 @@ class CrashSweep:
         publisher: Publisher,
         sweep: Callable[[], object],
         rows: Rows,
-        survivor: Engine,
     ) -> None:
         self._settings, self._kinds, self._client, self._publisher = settings, kinds, client, publisher
-        self._sweep, self._rows, self._survivor = sweep, rows, survivor
+        self._sweep, self._rows = sweep, rows
 
-    def __call__(self, start: Callable[[], UUID], *, whens: Sequence[When] = tuple(When)) -> Iterator[Story]:
-        """`start` enqueues a fresh run every time; ends, per `when`, with the first run that did not die."""
-        for when in whens:
-            for commit in itertools.count(1):
-                run_id = start()
-                died, reached = self._first_segment(run_id, commit, when)
-                if not reached:
-                    break
-                assert commit < MOST_COMMITS, "the run makes commits without end"
-                yield self._survived(run_id, commit, when, died=died)
+    def at(self, commit: int, run_id: UUID, *, when: When = When.AFTER) -> bool:
+        """Execute a segment in a process of its own that dies at that commit (1 is the claim); whether it came to that.
 
-    def relentless(self, run_id: UUID, *, every: int, most: int = 100) -> tuple[Run, int]:
-        """Every process that takes the run dies after its n-th commit; returns the run and how many died."""
-        for deaths in range(most):
-            died, _ = self._first_segment(run_id, every, When.AFTER)
-            run = self._client.status(run_id)
-            if run.status.final:
-                return run, deaths
-            assert died, f"the segment ended, and the run is {run.status}"
-            self._requeue(run_id)
-        raise AssertionError(f"not done after {most} deaths: {self._client.status(run_id)}")
+        After it the lease is over and the run reaped: whoever is woken next takes over. The run has to be due.
+        """
+        died, reached = self.first_segment(run_id, commit, when)
+        if died:
+            self.requeue(run_id)
+        return reached
 
-    def _first_segment(self, run_id: UUID, commit: int, when: When) -> tuple[bool, bool]:
+    def first_segment(self, run_id: UUID, commit: int, when: When) -> tuple[bool, bool]:
+        """Whether the process died, and whether its segment came that far."""
         database = Database(self._settings.require_database(), name="agentrun dying")
         with closing(database), closing(self._engine(database)) as engine:
             writer = engine.writer = DyingWriter(database.url, commit=commit, when=when)
@@ -152,8 +136,47 @@ class CrashSweep:
                 return True, True
             return writer.dead, writer.commits >= commit
 
+    def requeue(self, run_id: UUID) -> None:
+        """What the reaper does once the lease of a dead process is over."""
+        if self._client.status(run_id).status is Status.RUNNING:
+            self._rows.expire_lease(run_id)
+            self._sweep()
+
     def _engine(self, database: Database) -> Engine:
         return Engine(self._settings, database, self._publisher, kinds=self._kinds)
+
+
+class CrashSweep:
+    """Lets a run die at every commit and recover; yields what became of it.
+
+    Checked every time: what the journal held at the death is untouched, the story is in order and ends once, and a
+    completed run leaves no write in flight.
+    """
+
+    def __init__(self, crash: Crash, client: Client, rows: Rows, survivor: Engine) -> None:
+        self._crash, self._client, self._rows, self._survivor = crash, client, rows, survivor
+
+    def __call__(self, start: Callable[[], UUID], *, whens: Sequence[When] = tuple(When)) -> Iterator[Story]:
+        """`start` enqueues a fresh run every time; ends, per `when`, with the first run that did not die."""
+        for when in whens:
+            for commit in itertools.count(1):
+                run_id = start()
+                died, reached = self._crash.first_segment(run_id, commit, when)
+                if not reached:
+                    break
+                assert commit < MOST_COMMITS, "the run makes commits without end"
+                yield self._survived(run_id, commit, when, died=died)
+
+    def relentless(self, run_id: UUID, *, every: int, most: int = 100) -> tuple[Run, int]:
+        """Every process that takes the run dies after its n-th commit; returns the run and how many died."""
+        for deaths in range(most):
+            died, _ = self._crash.first_segment(run_id, every, When.AFTER)
+            run = self._client.status(run_id)
+            if run.status.final:
+                return run, deaths
+            assert died, f"the segment ended, and the run is {run.status}"
+            self._crash.requeue(run_id)
+        raise AssertionError(f"not done after {most} deaths: {self._client.status(run_id)}")
 
     def _survived(self, run_id: UUID, commit: int, when: When, *, died: bool) -> Story:
         at_death = {step.key: step for step in self._client.steps(run_id) if step.status in ENDED}
@@ -167,7 +190,7 @@ class CrashSweep:
         return story
 
     def _recover(self, run_id: UUID, most: int = 20) -> None:
-        self._requeue(run_id)
+        self._crash.requeue(run_id)
         for _ in range(most):
             run = self._client.status(run_id)
             if run.status.final:
@@ -176,11 +199,6 @@ class CrashSweep:
                 self._rows.make_due(run_id)
             self._survivor.run(run_id)
         raise AssertionError(f"not final after {most} segments: {self._client.status(run_id)}")
-
-    def _requeue(self, run_id: UUID) -> None:
-        if self._client.status(run_id).status is Status.RUNNING:
-            self._rows.expire_lease(run_id)
-            self._sweep()
 
 
 def _check(story: Story) -> None:

@@ -23,14 +23,12 @@ from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.testing import environment
-from agentrun.testing.broker import LocalBroker
 from agentrun.testing.clock import Clock
-from agentrun.testing.crash import CrashSweep
 from agentrun.testing.publishing import RecordingPublisher
 from agentrun.testing.rows import Rows
 from agentrun.testing.servers import Servers, embedded_only, given_or_embedded
 
-pytest_plugins = ["agentrun.testing.processes"]
+pytest_plugins = ["agentrun.testing.inside", "agentrun.testing.processes"]
 
 SHORT_TIMES: Mapping[str, Any] = {
     "lease_seconds": 3.0,
@@ -121,14 +119,6 @@ def broker_url(agentrun_servers: Servers, redis: Redis) -> str:
 
 
 @pytest.fixture
-def clock(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The database's time: `clock.travel(hours=3)`. `ctx.now()` of bodies in this process travels along."""
-    clock = Clock(database_url)
-    clock.lead(monkeypatch)
-    return clock
-
-
-@pytest.fixture
 def settings(request: pytest.FixtureRequest, database_url: str) -> Settings:
     """Short times, this test's servers; `@pytest.mark.settings(lease_seconds=…)` overrides (the nearest mark wins)."""
     values = dict(SHORT_TIMES)
@@ -178,30 +168,6 @@ def _broker_first(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def broker(
-    settings: Settings,
-    database: Database,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    make_engine: Callable[..., Engine],
-) -> LocalBroker:
-    """A broker and a worker inside this process: `client.enqueue(…)`, then `broker.drain()`. Neither Redis nor Celery.
-
-    Every Client that the test makes sends its wakes here.
-    """
-    broker = LocalBroker()
-
-    def instead_of_celery(_: Settings) -> LocalBroker:
-        return broker
-
-    monkeypatch.setattr("agentrun.client.CeleryPublisher", instead_of_celery)
-    broker.serves(
-        make_engine(publisher=broker), clock, lambda: Sweep(settings, database, broker, by="sweep:test").run()
-    )
-    return broker
-
-
-@pytest.fixture
 def publisher() -> RecordingPublisher:
     """What the engine and the sweeps of this test send."""
     return RecordingPublisher()
@@ -241,17 +207,3 @@ def sweep(settings: Settings, database: Database, publisher: RecordingPublisher)
 def rows(database: Database, settings: Settings) -> Rows:
     """Rows by life stage, and travel: `rows.expire_lease(run_id)`, `rows.make_due(run_id)`."""
     return Rows(database, namespace=settings.namespace)
-
-
-@pytest.fixture
-def crash_sweep(
-    settings: Settings,
-    kinds: Registry,
-    client: Client,
-    publisher: RecordingPublisher,
-    sweep: Callable[[], Any],
-    rows: Rows,
-    engine: Engine,
-) -> CrashSweep:
-    """`for story in crash_sweep(lambda: client.enqueue("kind")):` a run per commit, which dies there and recovers."""
-    return CrashSweep(settings, kinds, client, publisher, sweep, rows, engine)
