@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import UUID
 
 from agentrun.core.words import WaitKind, WaitStatus
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.sql import Statement, compiled, now, param, word
+from agentrun.store.sql import Statement, compiled, later, now, param, word
 from agentrun.store.tables import runs, signals, waits
 
 LIMIT = param("limit", Integer)
@@ -70,6 +70,6 @@ def _signals_kept() -> Statement:
     return compiled("signals_kept", listing.order_by(signals.c.id).limit(LIMIT))
 
 
-INBOX = _inbox()
-LONGEST_WAITS = _longest_waits()
-SIGNALS_KEPT = _signals_kept()
+INBOX = later(_inbox)
+LONGEST_WAITS = later(_longest_waits)
+SIGNALS_KEPT = later(_signals_kept)

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
 
 from agentrun.core.words import EventType, Status
 from agentrun.store.mover import BY, DATA, NAMESPACE, RUN_ID
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs
 from agentrun.store.transitions import CLAIMED_COLUMNS
 from agentrun.store.waits import SEEN_COLUMNS, held, registered
@@ -136,8 +136,8 @@ def _by_keys() -> Statement:
     return compiled("by_keys", taken)
 
 
-ENQUEUE = _enqueue()
-ENQUEUE_MANY = _enqueue_many()
-BORN_RUNNING = _born_running()
-CHILD_BORN = _child_born()
-BY_KEYS = _by_keys()
+ENQUEUE = later(_enqueue)
+ENQUEUE_MANY = later(_enqueue_many)
+BORN_RUNNING = later(_born_running)
+CHILD_BORN = later(_child_born)
+BY_KEYS = later(_by_keys)

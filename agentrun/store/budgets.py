@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import DateTime
 
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.sql import Statement, compiled, now, number, param, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.tables import budgets, spend
 
 OWNER = param("owner", Text)
@@ -57,6 +57,6 @@ def _listed() -> Statement:
     return compiled("budgets_listed", listing.order_by(budgets.c.owner, budgets.c.period))
 
 
-BUDGETS_EXCEEDED = _exceeded()
-BUDGET_SET = _set()
-BUDGETS_LISTED = _listed()
+BUDGETS_EXCEEDED = later(_exceeded)
+BUDGET_SET = later(_set)
+BUDGETS_LISTED = later(_listed)

@@ -15,7 +15,7 @@ from agentrun.core.words import FINAL, Status, StepStatus, WaitKind, WaitStatus
 from agentrun.store.episodes import ALIVE
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
-from agentrun.store.sql import Statement, compiled, now, number, param, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
 from agentrun.store.transitions import write_in_flight
 
@@ -214,15 +214,15 @@ def _forget_gone() -> Statement:
     return compiled("forget_gone", gone.returning(processes.c.id))
 
 
-PROCESSES = _processes()
-HOLDINGS = _holdings()
-DUE_BY_KIND = _due()
-OFFERED_BY_QUEUE = _offered()
-LAST_SWEEP = _sweeps()
-EXPIRED_LEASES = _expired()
-LONG_WAITS = _waiting()
-DEAD_LETTERS = _dead()
-OPEN_EPISODES = _episodes()
-GIVEN_UP = _given_up()
-NAMESPACES = _namespaces()
-FORGET_GONE = _forget_gone()
+PROCESSES = later(_processes)
+HOLDINGS = later(_holdings)
+DUE_BY_KIND = later(_due)
+OFFERED_BY_QUEUE = later(_offered)
+LAST_SWEEP = later(_sweeps)
+EXPIRED_LEASES = later(_expired)
+LONG_WAITS = later(_waiting)
+DEAD_LETTERS = later(_dead)
+OPEN_EPISODES = later(_episodes)
+GIVEN_UP = later(_given_up)
+NAMESPACES = later(_namespaces)
+FORGET_GONE = later(_forget_gone)

@@ -28,7 +28,7 @@ from sqlalchemy.types import DateTime
 from agentrun.core.alarms import Shape
 from agentrun.core.words import Status, StepKind, StepStatus, WaitKind, WaitStatus
 from agentrun.store.mover import BY, NAMESPACE, RUN_ID
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import episodes, moves, processes, runs, steps, sweeps, waits
 
 LIMIT = param("limit", Integer)
@@ -201,8 +201,8 @@ def _claim_pass() -> Statement:
     return compiled("claim_pass", claimed.returning(sweeps.c.name))
 
 
-UNPAGED = _stranded("unpaged", paged=False)
-STRANDED = _stranded("stranded", paged=True)
-OPEN = _open()
-CLOSE = _close()
-CLAIM_PASS = _claim_pass()
+UNPAGED = later(_stranded, "unpaged", paged=False)
+STRANDED = later(_stranded, "stranded", paged=True)
+OPEN = later(_open)
+CLOSE = later(_close)
+CLAIM_PASS = later(_claim_pass)

@@ -33,7 +33,7 @@ from sqlalchemy.sql.selectable import CTE
 from agentrun.core.words import Effect, Status, StepStatus
 from agentrun.store.budgets import TODAY
 from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID
-from agentrun.store.sql import Statement, compiled, now, number, param, recordset, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, recordset, seconds, word
 from agentrun.store.tables import event_seq, runs, spend, steps
 
 KEY = param("key", Text)
@@ -279,10 +279,10 @@ def _step_landed() -> Statement:
     return compiled("step_landed", landed)
 
 
-RECORD = _record(with_usage=False)
-RECORD_WITH_USAGE = _record(with_usage=True)
-FENCE = _fence()
-FINISH = _finish()
-NOT_APPLIED = _not_applied()
-REPLAY = _replay()
-STEP_LANDED = _step_landed()
+RECORD = later(_record, with_usage=False)
+RECORD_WITH_USAGE = later(_record, with_usage=True)
+FENCE = later(_fence)
+FINISH = later(_finish)
+NOT_APPLIED = later(_not_applied)
+REPLAY = later(_replay)
+STEP_LANDED = later(_step_landed)

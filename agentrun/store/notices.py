@@ -29,7 +29,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from agentrun.core.alarms import NoticeEnding, Occasion
 from agentrun.core.words import Reason, Status, WaitKind, WaitStatus
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import episodes, notices, runs, sweeps, waits
 
 LIMIT = param("limit", Integer)
@@ -236,9 +236,9 @@ def _failed() -> Statement:
     return compiled("notice_failed", later.returning(notices.c.id))
 
 
-ANNOUNCE = {Occasion.WAITING: _waiting(), Occasion.STALLED: _stalled(), Occasion.DEAD: _dead()}
-UP_TO_DATE = _up_to_date()
-DROP = _drop()
-TAKE = _take()
-DELIVERED = _delivered()
-FAILED = _failed()
+ANNOUNCE = {Occasion.WAITING: later(_waiting), Occasion.STALLED: later(_stalled), Occasion.DEAD: later(_dead)}
+UP_TO_DATE = later(_up_to_date)
+DROP = later(_drop)
+TAKE = later(_take)
+DELIVERED = later(_delivered)
+FAILED = later(_failed)

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import UUID
 from agentrun.core.words import StepKind
 from agentrun.store.mover import NAMESPACE, RUN_ID
 from agentrun.store.remote import ELSEWHERE, LOST, MAY_REPEAT, OFFER_COLUMNS, OFFERED, SILENT, STARTED, UNCLAIMED
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import runs, steps
 from agentrun.store.waits import KEY
 
@@ -114,9 +114,9 @@ TROUBLED = (
     _troubled("silent_steps", SILENT, "silent"),
     _troubled("unclaimed_steps", UNCLAIMED, "unclaimed"),
 )
-OFFERED_QUEUES = _offered_queues()
-OFFERED_COUNT = _offered_count()
-OFFERED_DUE = _offered_due()
-PENDING = _pending()
-EXTERNAL = _external()
-STATE = _state()
+OFFERED_QUEUES = later(_offered_queues)
+OFFERED_COUNT = later(_offered_count)
+OFFERED_DUE = later(_offered_due)
+PENDING = later(_pending)
+EXTERNAL = later(_external)
+STATE = later(_state)

@@ -13,7 +13,7 @@ from agentrun.core.codec import decode
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import FINAL, EventType, Reason, Status, StepStatus
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID
-from agentrun.store.sql import Statement, compiled, now, number, param, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
 from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight
 
@@ -214,19 +214,19 @@ def _kinds_alive() -> Statement:
     return compiled("kinds_alive", select(kinds).distinct().where(processes.c.namespace == NAMESPACE, seen))
 
 
-RUN_BY_ID = _by_id()
-RUNS_LISTED = _listed()
-RUNS_FAILED = _failed()
-EVENTS = _events()
-JOURNAL = _journal()
-MOVE_LANDED = _move_landed()
-CLAIM_LANDED = _claim_landed()
-UNCLAIMED = _unclaimed()
-HELD = _held()
-FACTS = _facts()
-CHILD_RESULT = _child_result()
-OPEN_CHILDREN = _open_children()
-KINDS_ALIVE = _kinds_alive()
+RUN_BY_ID = later(_by_id)
+RUNS_LISTED = later(_listed)
+RUNS_FAILED = later(_failed)
+EVENTS = later(_events)
+JOURNAL = later(_journal)
+MOVE_LANDED = later(_move_landed)
+CLAIM_LANDED = later(_claim_landed)
+UNCLAIMED = later(_unclaimed)
+HELD = later(_held)
+FACTS = later(_facts)
+CHILD_RESULT = later(_child_result)
+OPEN_CHILDREN = later(_open_children)
+KINDS_ALIVE = later(_kinds_alive)
 
 
 def as_run(row: Mapping[str, Any]) -> Run:

@@ -27,7 +27,7 @@ from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, EventType, StepKind, StepStatus, WaitStatus
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, counted, told, told_resolved
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, runs, steps, waits
 from agentrun.store.waits import KEY, SEEN_COLUMNS, registered
 from agentrun.store.waits import held as held_by_segment
@@ -360,25 +360,27 @@ def _ended_by() -> Statement:
     return compiled("step_ended_by", select(*columns).join(runs, runs.c.id == steps.c.run_id).where(*ended))
 
 
-OFFER = _offer()
-TAKE = _take_remote()
-TAKE_EXTERNAL = _take_external()
-COMPLETE = _complete()
-FAIL = _fail()
-RETRY = _again("retry_step", _TAKEN_BY_ME, EventType.STEP_RETRIED, **_NEXT_ATTEMPT)
-GIVE_BACK = _again("give_back_step", _TAKEN_BY_ME, None)
-ASK_AGAIN = _again(
+OFFER = later(_offer)
+TAKE = later(_take_remote)
+TAKE_EXTERNAL = later(_take_external)
+COMPLETE = later(_complete)
+FAIL = later(_fail)
+RETRY = later(_again, "retry_step", _TAKEN_BY_ME, EventType.STEP_RETRIED, **_NEXT_ATTEMPT)
+GIVE_BACK = later(_again, "give_back_step", _TAKEN_BY_ME, None)
+ASK_AGAIN = later(
+    _again,
     "ask_again_about_step",
     and_(_TAKEN_BY_ME, steps.c.reconcilable),
     EventType.REDISPATCHED,
     **_ONE_MORE,
     error=param("error", JSON),
 )
-RETRY_TROUBLED = _again(
-    "retry_troubled_step", and_(_TROUBLED, or_(OFFERED, MAY_REPEAT)), EventType.STEP_RETRIED, **_NEXT_ATTEMPT
+RETRY_TROUBLED = later(
+    _again, "retry_troubled_step", and_(_TROUBLED, or_(OFFERED, MAY_REPEAT)), EventType.STEP_RETRIED, **_NEXT_ATTEMPT
 )
-REDISPATCH = _again("redispatch_step", and_(_TROUBLED, STARTED, MAY_REPEAT), EventType.REDISPATCHED, **_ONE_MORE)
-REDISPATCH_BY_HAND = _again(
+REDISPATCH = later(_again, "redispatch_step", and_(_TROUBLED, STARTED, MAY_REPEAT), EventType.REDISPATCHED, **_ONE_MORE)
+REDISPATCH_BY_HAND = later(
+    _again,
     "redispatch_by_hand",
     and_(
         steps.c.step_epoch == STEP_EPOCH,
@@ -389,9 +391,9 @@ REDISPATCH_BY_HAND = _again(
     EventType.REDISPATCHED,
     **_ONE_MORE,
 )
-FAIL_TROUBLED = _fail_troubled()
-INTERRUPT = _interrupt()
-BEAT = _beat()
-RENEW_STEPS = _renew_steps()
-TAKE_LANDED = _take_landed()
-STEP_ENDED_BY = _ended_by()
+FAIL_TROUBLED = later(_fail_troubled)
+INTERRUPT = later(_interrupt)
+BEAT = later(_beat)
+RENEW_STEPS = later(_renew_steps)
+TAKE_LANDED = later(_take_landed)
+STEP_ENDED_BY = later(_ended_by)

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import JSON, insert
 
 from agentrun.core.words import WaitStatus
 from agentrun.store.mover import BY, NAMESPACE, RUN_ID
-from agentrun.store.sql import Statement, compiled, now, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, param, seconds, word
 from agentrun.store.tables import runs, signals, waits
 from agentrun.store.waits import KEY, OPEN, SEEN_COLUMNS, held, registered
 
@@ -78,6 +78,6 @@ def _forget() -> Statement:
     return compiled("forget_signals", delete(signals).where(signals.c.id == stale.c.id).returning(signals.c.id))
 
 
-TAKE_SIGNAL = _take_signal()
-BUFFER = _buffer()
-FORGET = _forget()
+TAKE_SIGNAL = later(_take_signal)
+BUFFER = later(_buffer)
+FORGET = later(_forget)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, LiteralString
+from typing import Any, LiteralString, ParamSpec
 from typing import cast as typed
 
 from sqlalchemy import ColumnElement, TableValuedAlias, bindparam, cast, column, func, literal_column
@@ -15,6 +15,8 @@ from sqlalchemy.engine import Compiled
 from sqlalchemy.sql import Executable
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import Boolean, Double, Numeric, Text, TypeEngine
+
+P = ParamSpec("P")
 
 _UNCAST = (Numeric, Boolean, Double)
 """Types whose parameters the dialect leaves without a cast: NULL would arrive as text."""
@@ -28,7 +30,7 @@ class Statement:
 
     name: str
     element: Executable
-    many: Statement | None = None
+    many: Statement | None = field(default_factory=lambda: None)
     """The same for many at once: takes `rows` (JSON objects of its parameters, numbered by `nth`), returns `nth`."""
 
     @cached_property
@@ -50,6 +52,26 @@ class Statement:
         if left_over:
             raise ValueError(f"statement {self.name} binds constants: {left_over}")
         return sql
+
+
+class _Later(Statement):
+    """A statement whose parts come into being with the first question for one of them."""
+
+    def __init__(self, build: Callable[[], Statement]) -> None:
+        self.__dict__["_build"] = build
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in {each.name for each in fields(Statement)}:
+            raise AttributeError(name)
+        built: Statement = self.__dict__["_build"]()
+        # Two threads may both build it: they build the same.
+        self.__dict__.update({each.name: getattr(built, each.name) for each in fields(Statement)})
+        return self.__dict__[name]
+
+
+def later(build: Callable[P, Statement], *args: P.args, **options: P.kwargs) -> Statement:
+    """The statement that `build` makes, made when it is first used: to build all takes an import 0.3 s."""
+    return _Later(lambda: build(*args, **options))
 
 
 def compiled(name: str, element: Executable, many: Statement | None = None) -> Statement:

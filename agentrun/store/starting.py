@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import JSON
 from agentrun.core import moves as legal
 from agentrun.core.words import EventType, Reason, Status, WaitKind, WaitStatus
 from agentrun.store.mover import NAMESPACE, RUN_ID, final_statement, moved, told
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import processes, runs, waits
 from agentrun.store.waits import WAIT_ID
 
@@ -79,7 +79,7 @@ def _not_started() -> Statement:
     return final_statement("child_not_started", row, told(row, EventType.SETTLED))
 
 
-STARTED = _started()
-LATE = _late()
-LOOK_AGAIN = _look_again()
-NOT_STARTED = _not_started()
+STARTED = later(_started)
+LATE = later(_late)
+LOOK_AGAIN = later(_look_again)
+NOT_STARTED = later(_not_started)

@@ -26,7 +26,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
 
 from agentrun.core.words import Effect, Status, StepStatus
 from agentrun.store.mover import NAMESPACE, RUN_ID
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import processes, runs, steps, sweeps
 from agentrun.store.transitions import write_in_flight
 
@@ -157,12 +157,12 @@ def _process_gone() -> Statement:
     return compiled("process_gone", gone)
 
 
-EXPIRED = _expired()
-IN_FLIGHT = _in_flight()
-QUEUES = _queues()
-DUE_COUNT = _due_count()
-DUE = _due()
-DEADLINES = _deadlines()
-SWEPT = _swept()
-PROCESS_SEEN = _process_seen()
-PROCESS_GONE = _process_gone()
+EXPIRED = later(_expired)
+IN_FLIGHT = later(_in_flight)
+QUEUES = later(_queues)
+DUE_COUNT = later(_due_count)
+DUE = later(_due)
+DEADLINES = later(_deadlines)
+SWEPT = later(_swept)
+PROCESS_SEEN = later(_process_seen)
+PROCESS_GONE = later(_process_gone)

@@ -44,7 +44,7 @@ from agentrun.store.mover import (
     statement,
     told,
 )
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, runs, steps, waits
 
 CLAIMED_COLUMNS = (
@@ -388,17 +388,17 @@ def _renew_all() -> Statement:
     return compiled("renew_all", seen)
 
 
-CLAIM_RUN = _claim()
-SETTLE = {target: _settle(target) for target in sorted(FINAL)}
-CONTINUE = _continue()
-REQUEUE = _requeue()
-HAND_BACK = _hand_back()
-REAP_REQUEUE = _reap_requeue()
-REAP_SETTLE = {target: _reap_settle(target) for target in (Status.FAILED, Status.CANCELLED)}
-CANCEL = _cancel()
-ASK_CANCEL = _ask_cancel()
-EXPIRE = _expire()
-DISPATCH_FAILED = _dispatch_failed()
-REDRIVE = _redrive()
-RESOLVE = {target: _resolve(target) for target in (StepStatus.COMPLETED, StepStatus.NOT_APPLIED)}
-RENEW_ALL = _renew_all()
+CLAIM_RUN = later(_claim)
+SETTLE = {target: later(_settle, target) for target in sorted(FINAL)}
+CONTINUE = later(_continue)
+REQUEUE = later(_requeue)
+HAND_BACK = later(_hand_back)
+REAP_REQUEUE = later(_reap_requeue)
+REAP_SETTLE = {target: later(_reap_settle, target) for target in (Status.FAILED, Status.CANCELLED)}
+CANCEL = later(_cancel)
+ASK_CANCEL = later(_ask_cancel)
+EXPIRE = later(_expire)
+DISPATCH_FAILED = later(_dispatch_failed)
+REDRIVE = later(_redrive)
+RESOLVE = {target: later(_resolve, target) for target in (StepStatus.COMPLETED, StepStatus.NOT_APPLIED)}
+RENEW_ALL = later(_renew_all)

@@ -16,7 +16,7 @@ from sqlalchemy.types import DateTime
 from agentrun.core import moves as legal
 from agentrun.core.words import FINAL, EventType, Status, WaitKind, WaitStatus
 from agentrun.store.mover import BY, DATA, EPOCH, NAMESPACE, RUN_ID, moved, statement, told
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs, waits
 from agentrun.store.transitions import write_in_flight
 
@@ -203,15 +203,15 @@ def _lost_children() -> Statement:
     return compiled("lost_children", listing.limit(param("limit", Integer)))
 
 
-REGISTER = _register()
-PARK = _park()
-COUNT = _count()
-CLOSE = {status: _close(status) for status in (WaitStatus.RESOLVED, WaitStatus.EXPIRED)}
-UNPARK = _unpark()
-OF_RUN = _of_run()
-WAITING_FOR = _waiting_for()
-BY_TOKEN = _by_token()
-DUE = _due()
-DUE_OF_RUN = _due_of_run()
-ESCALATE = _escalate()
-LOST_CHILDREN = _lost_children()
+REGISTER = later(_register)
+PARK = later(_park)
+COUNT = later(_count)
+CLOSE = {status: later(_close, status) for status in (WaitStatus.RESOLVED, WaitStatus.EXPIRED)}
+UNPARK = later(_unpark)
+OF_RUN = later(_of_run)
+WAITING_FOR = later(_waiting_for)
+BY_TOKEN = later(_by_token)
+DUE = later(_due)
+DUE_OF_RUN = later(_due_of_run)
+ESCALATE = later(_escalate)
+LOST_CHILDREN = later(_lost_children)

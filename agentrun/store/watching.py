@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
 from agentrun.store.database import Database
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.sql import Statement, compiled, now, number, param, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.tables import processes, runs, sweeps
 
 
@@ -69,5 +69,5 @@ def _as_moment(row: Mapping[str, Any]) -> Moment:
     return Moment(row["now"], row["server"], None if age is None else float(age), row["processes"], kinds)
 
 
-MOMENT = _moment()
-BY_PREFIX = _by_prefix()
+MOMENT = later(_moment)
+BY_PREFIX = later(_by_prefix)
