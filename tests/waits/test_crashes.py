@@ -12,10 +12,8 @@ import pytest
 from agentrun import Client, Context, Effect, Status, current_step, durable, effect
 from agentrun.core.words import EventType
 from agentrun.runtime.engine import Engine
-from agentrun.runtime.kinds import Registry
-from agentrun.settings import Settings
 from agentrun.testing import RecordingPublisher
-from agentrun.testing.crash import CrashSweep, Death, Story, When
+from agentrun.testing.crash import Crash, CrashSweep, Death, Story, When
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked
 
@@ -29,7 +27,7 @@ class WaitingSweep(CrashSweep):
 
     def _survived(self, run_id: UUID, commit: int, when: When, *, died: bool) -> Story:
         at_death = {step.key: step for step in self._client.steps(run_id) if step.status == "completed"}
-        self._requeue(run_id)
+        self._crash.requeue(run_id)
         for _ in range(20):
             run = self._client.status(run_id)
             if run.status.final:
@@ -48,18 +46,9 @@ Sweeps = Callable[..., Iterator[Story]]
 
 
 @pytest.fixture
-def sweeps(
-    settings: Settings,
-    kinds: Registry,
-    client: Client,
-    publisher: RecordingPublisher,
-    sweep: Callable[[], Any],
-    rows: Rows,
-    engine: Engine,
-) -> Sweeps:
+def sweeps(crash: Crash, client: Client, rows: Rows, engine: Engine) -> Sweeps:
     def over(start: Callable[[], UUID], answer: Callable[[UUID], None]) -> Iterator[Story]:
-        parts = (settings, kinds, client, publisher, sweep, rows, engine)
-        return WaitingSweep(*parts, answer=answer)(start)
+        return WaitingSweep(crash, client, rows, engine, answer=answer)(start)
 
     return over
 
