@@ -9,7 +9,7 @@ import os
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from agentrun.core.errors import ConfigurationError
@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     worker_threads: Annotated[int, Field(gt=0)] = 1000
     """Threads for plain `def` bodies, steps and tools, per process; made as needed."""
 
+    web_token: SecretStr | None = None
+    """What a program sends to `agentrun web` to list and take external steps. Without it, nobody can there."""
+
     record_arguments: bool = False
     """Keep the arguments of writes in full, not only their digest."""
 
@@ -79,7 +82,7 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("database_url", "broker_url", mode="before")
+    @field_validator("database_url", "broker_url", "web_token", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return value or None

@@ -157,7 +157,7 @@ def test_an_input_that_is_too_large_is_refused_before_anything_is_offered(here: 
         return await ctx.remote("theirs", "x" * 1_000_000)
 
     run_id = here.client.enqueue("large")
-    assert here.failure(run_id) == "agentrun.TooLarge"
+    assert here.failure(run_id) == "agentrun.core.errors.TooLarge"
     assert list(here.client.steps(run_id)) == []
 
 
