@@ -47,15 +47,15 @@ class Operators:
                 self.publisher.settled(run_id)
                 self.publisher.wake(*woken_parents([ended]))
                 self._cancel_children(run_id, by=name)
-                return self.status(run_id)
+                return self._commands.shown(run_id, to=by)
             if self.database.row(transitions.ASK_CANCEL, params) is not None:
-                return self.status(run_id)
+                return self._commands.shown(run_id, to=by)
             run = self.status(run_id)
             if run.status is Status.CANCELLED or run.cancel_requested_at is not None:
-                return run
+                return self._commands.shown(run_id, to=by)
             if run.status.final:
                 raise NotAllowed(f"run `{run_id}` is {run.status} and cannot be cancelled")
-        return self.status(run_id)
+        return self._commands.shown(run_id, to=by)
 
     def _may(self, by: Actor | str, scope: Scope, run_id: UUID) -> str:
         """The name for the record. An actor's scope is checked; a plain name is taken as it is."""
@@ -100,7 +100,7 @@ class Operators:
         if row is None:
             raise NotAllowed(self._why_no_redrive(self.status(run_id)))
         self.publisher.wake(Wake.of(row, cause="redrive"))
-        return self.status(run_id)
+        return self._commands.shown(run_id, to=by)
 
     def _why_no_redrive(self, run: Run) -> str:
         if run.status is not Status.FAILED:
@@ -137,7 +137,7 @@ class Operators:
         )
         run = self.status(run_id)
         if not run.status.final and External(self._commands).resolve(run, applied=applied, text=text, key=key, by=name):
-            return self.status(run_id)
+            return self._commands.shown(run_id, to=by)
         key = key or self._only_one(run_id)
         target = StepStatus.COMPLETED if applied else StepStatus.NOT_APPLIED
         said = json.dumps({"key": key, "applied": applied})
@@ -148,7 +148,7 @@ class Operators:
             moved = connection.execute(transitions.REDRIVE.sql, params | {"redo": None, "data": said}).fetchall()
         for row in moved:
             self.publisher.wake(Wake.of(row, cause="resolve"))
-        return self.status(run_id)
+        return self._commands.shown(run_id, to=by)
 
     def _only_one(self, run_id: UUID) -> str:
         keys = [row["key"] for row in self.in_flight(run_id)]

@@ -212,6 +212,8 @@ def test_who_may_decide_and_not_read_hears_nothing_of_what_was_asked_or_found(cl
     run = client.acting(actor(Scope.APPROVE)).approve(run_id, by="x", key="a")
     assert run.status is Status.QUEUED
     assert (run.request, run.result, run.error, run.attributes, run.tags) == (None, None, None, {}, ())
+    run = client.acting(actor(Scope.CANCEL)).cancel(parked("desk", owner="somebody", attributes={"customer": 7}))
+    assert (run.status, run.attributes) == (Status.CANCELLED, {})
     reader = client.acting(actor(Scope.INPUT, Scope.READ))
     assert reader.signal(run_id, "go", 1).attributes == {"customer": 7}
 

@@ -11,6 +11,7 @@ import pytest
 
 from agentrun.core.words import FINAL, Status, WaitStatus
 from agentrun.store import signals, transitions, waits
+from agentrun.store.asked import LONGEST_WAITS
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
@@ -209,3 +210,19 @@ def test_only_a_wait_that_is_due_is_put_to_somebody_else(rows: Rows) -> None:
         connection.execute("UPDATE agentrun.waits SET due_at = now() - interval '1 s' WHERE run_id = %s", [run_id])
     assert rows.do(waits.ESCALATE, run_id, **params)
     assert rows.do(waits.ESCALATE, run_id, **params) == [], "twice"
+
+
+def test_what_waits_longest_is_listed_first_and_says_for_what(rows: Rows) -> None:
+    here = Rows(rows.database, namespace="longest")
+    parent, asking, sleeping = here.waiting(), here.waiting(), here.waiting()
+    child = here.queued()
+    here.wait(asking, "a", kind="approval", name="pay?", role="boss")
+    here.wait(parent, "c", kind="child", name="test", child_id=child)
+    here.wait(sleeping, "s", kind="timer", name="sleep")
+    with rows.database.connection() as connection:
+        connection.execute("UPDATE agentrun.waits SET created_at = now() - interval '1 h' WHERE run_id = %s", [parent])
+    found = rows.database.rows(LONGEST_WAITS, {"namespace": "longest", "limit": 10})
+    assert [(row["run_id"], row["kind"]) for row in found] == [(parent, "child"), (asking, "approval")]
+    assert (found[0]["child_id"], found[0]["child_status"], found[1]["role"]) == (child, "queued", "boss")
+    assert found[0]["age"] >= 3600
+    assert len(rows.database.rows(LONGEST_WAITS, {"namespace": "longest", "limit": 1})) == 1
