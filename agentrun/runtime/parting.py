@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from agentrun.core.errors import NonDeterminism
-from agentrun.core.words import Status, StepStatus
+from agentrun.core.words import Status, StepKind, StepStatus
 from agentrun.runtime.journals import Journal
 from agentrun.runtime.settling import Broke, Ending, Finished
 
@@ -44,6 +44,10 @@ class Replay:
     goes_on: tuple[str, ...]
     """What it would do next, a branch each: `#3 step look`."""
 
+    left_out: tuple[str, ...]
+    """Recorded steps for which it did not ask, be that a parting or not: steps with keys of their own may go, and what
+    comes after a new one is not seen."""
+
     parts: Parting | None
     same_result: bool | None
     """Of a completed run: whether the result is the recorded one, too."""
@@ -73,6 +77,7 @@ class Replay:
             "replayed": self.replayed,
             "ending": self.ending,
             "goes_on": list(self.goes_on),
+            "left_out": list(self.left_out),
             "same_result": self.same_result,
             "parts": None if parts is None else {"key": parts.key, "recorded": parts.recorded, "now": parts.now},
         }
@@ -96,12 +101,14 @@ def parting(
     if other:
         return Parting(other[1], other[2], f"asks for {other[3]}")
     instead = _instead(ending, reached)
-    for step in _passed_over(journal, ending, asked):
-        return Parting(step["key"], f"{step['kind']} `{step['name']}`", instead)
+    may_follow = any(_keyed(key, what.partition(" ")[0]) for key, what in reached.items())
+    for step in passed_over(journal, asked):
+        if not may_follow and not _may_go(step, journal, ending):
+            return Parting(step["key"], f"{step['kind']} `{step['name']}`", instead)
     status = journal.run["status"]
     if isinstance(ending, Broke) and status not in (Status.FAILED, Status.CANCELLED):
         return Parting("the end", f"a run that is {status}", instead)
-    if reached and status == Status.COMPLETED:
+    if reached and status == Status.COMPLETED and not may_follow:
         return Parting(next(iter(reached)), "nothing: the run had completed", instead)
     return None
 
@@ -117,14 +124,22 @@ def word_for(ending: Ending) -> str:
             return "goes on"
 
 
-def _passed_over(journal: Journal, ending: Ending, asked: Mapping[str, None]) -> Iterator[Mapping[str, Any]]:
-    """Ended steps for which nobody asked. Branches that the run's failure cut short are let off."""
-    cut_short = isinstance(ending, Broke) and journal.run["status"] == Status.FAILED
+def passed_over(journal: Journal, asked: Mapping[str, None]) -> Iterator[Mapping[str, Any]]:
+    """Ended steps for which nobody asked."""
     for step in journal.steps:
-        key: str = step["key"]
-        let_off = cut_short and key.startswith("#") and "." in key
-        if step["status"] in ENDED and not let_off and not _covered(key, asked):
+        if step["status"] in ENDED and not _covered(step["key"], asked):
             yield step
+
+
+def _may_go(step: Mapping[str, Any], journal: Journal, ending: Ending) -> bool:
+    """A step with a key of its own may be taken out; a branch may be cut short by the failure that ended the run."""
+    cut_short = isinstance(ending, Broke) and journal.run["status"] == Status.FAILED
+    return _keyed(step["key"], step["kind"]) or (cut_short and step["key"].startswith("#") and "." in step["key"])
+
+
+def _keyed(key: str, kind: str) -> bool:
+    """Whether the body's author gave the key: an agent's steps are counted by their conversation."""
+    return not key.startswith("#") and kind not in (StepKind.MODEL, StepKind.TOOL)
 
 
 def _covered(key: str, asked: Mapping[str, None]) -> bool:

@@ -23,7 +23,7 @@ from agentrun.runtime.journals import Journal
 from agentrun.runtime.keys import branching_tasks
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Lease
-from agentrun.runtime.parting import ENDED, Replay, parting, word_for
+from agentrun.runtime.parting import ENDED, Replay, parting, passed_over, word_for
 from agentrun.runtime.segment import ending_of_body
 from agentrun.runtime.settling import Finished
 from agentrun.runtime.spending import Spending
@@ -153,6 +153,7 @@ class _Replaying:
                 ending_of_body(surroundings, self.kinds.require(run["kind"]), claimed, steps, waits)
             )
         reached = self.frontier.reached
+        left_out = passed_over(self.journal, recorded.asked)
         result = ending.result if isinstance(ending, Finished) and run["status"] == Status.COMPLETED else None
         return Replay(
             run_id=run["id"],
@@ -161,6 +162,7 @@ class _Replaying:
             replayed=steps.replayed,
             ending=word_for(ending),
             goes_on=tuple(f"{key} {what}" for key, what in reached.items()),
+            left_out=tuple(f"{each['key']} {each['kind']} {each['name']}" for each in left_out),
             parts=parting(self.journal, ending, steps.broken, recorded.asked, reached),
             same_result=None if result is None else decode(result) == decode(run["result"]),
         )

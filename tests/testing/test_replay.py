@@ -13,7 +13,7 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 from typer.testing import CliRunner
 
-from agentrun import Client, Context, Settings, durable
+from agentrun import Client, Context, Effect, Settings, durable, remote_step
 from agentrun.agents import register_agent
 from agentrun.cli import app
 from agentrun.core.errors import InvalidRequest, StepFailed, UnknownKind
@@ -150,6 +150,58 @@ def test_a_run_that_is_not_over_goes_on_from_its_frontier(
     broker.drain()
     told = replay(client, run_id)
     assert (told.same, told.goes_on) == (True, ("#6 signal go",))
+
+
+def test_steps_that_others_do_are_replayed_too(
+    client: Client, broker: LocalBroker, redefine: Callable[..., None]
+) -> None:
+    @remote_step("ocr", effect=Effect.READ_ONLY)
+    def ocr(page: int) -> str:
+        calls.append("ocr")
+        return f"page {page}"
+
+    async def reads(ctx: Context) -> list[Any]:
+        return [await ctx.remote("ocr", 1, queue="gpu"), await ctx.external("stamp", 1)]
+
+    redefine("reads", reads)
+    run_id = client.enqueue("reads")
+    assert replay(client, run_id).goes_on == ("#1 remote ocr",)
+    broker.drain()
+    calls.clear()
+    told = replay(client, run_id)
+    assert (told.same, told.replayed, told.ending, calls) == (True, 1, "goes on", [])
+
+    async def stamps(ctx: Context) -> Any:
+        return await ctx.remote("stamp", 1, queue="gpu")
+
+    redefine("reads", stamps)
+    assert str(replay(client, run_id).parts) == (
+        "at #1: recorded is remote `ocr`; today's code asks for remote `stamp`"
+    )
+
+
+def test_steps_with_keys_may_come_and_go(client: Client, broker: LocalBroker, redefine: Callable[..., None]) -> None:
+    async def old(ctx: Context) -> None:
+        await ctx.options(key="first").step(look, "1")
+        await ctx.step(look, "2")
+
+    async def without(ctx: Context) -> None:
+        await ctx.step(look, "2")
+
+    async def with_more(ctx: Context) -> None:
+        await ctx.options(key="new").step(look, "0")
+        await old(ctx)
+
+    redefine("keyed", old)
+    run_id = client.enqueue("keyed")
+    broker.drain()
+    redefine("keyed", without)
+    told = replay(client, run_id)
+    assert (told.same, told.left_out) == (True, ("first step look",))
+    redefine("keyed", with_more)
+    told = replay(client, run_id)
+    assert (told.same, told.goes_on) == (True, ("new step look",))
+    assert told.left_out == ("first step look", "#1 step look")
 
 
 def test_a_failed_run_may_be_mended(client: Client, broker: LocalBroker, redefine: Callable[..., None]) -> None:
