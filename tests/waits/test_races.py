@@ -13,6 +13,7 @@ from agentrun.core.words import Status, WaitStatus
 from agentrun.store import signals, transitions, waits
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.database import Database
+from agentrun.store.starting import NOT_STARTED
 from agentrun.testing.rows import Rows
 from agentrun.testing.servers import Servers
 from tests.races.conftest import Session
@@ -235,3 +236,30 @@ def test_a_wait_that_is_being_answered_is_not_put_to_another_role(rows: Rows, fi
         escalating = second.tries(waits.ESCALATE, run_id, **params | {"role": "boss"})
     assert escalating.result() == []
     assert waits_of(rows, run_id)["w"]["role"] is None
+
+
+def late_child(rows: Rows) -> tuple[Any, Any]:
+    """A parked parent, and its child that was to be started by now."""
+    parent, child = rows.waiting(), rows.queued()
+    rows.wait(parent, "w", kind="child", child_id=child)
+    with rows.database.connection() as connection:
+        connection.execute("UPDATE agentrun.waits SET due_at = now() - interval '1 s' WHERE run_id = %s", [parent])
+    return parent, child
+
+
+def test_a_child_that_is_claimed_at_the_last_moment_is_not_given_up(
+    rows: Rows, first: Session, second: Session
+) -> None:
+    parent, child = late_child(rows)
+    with first.holding(transitions.CLAIM_RUN, child):
+        giving_up = second.tries(NOT_STARTED, child)
+    assert giving_up.result() == []
+    assert (rows.row(child)["status"], rows.row(parent)["status"]) == ("running", "waiting")
+
+
+def test_a_child_that_is_given_up_is_not_claimed_any_more(rows: Rows, first: Session, second: Session) -> None:
+    parent, child = late_child(rows)
+    with first.holding(NOT_STARTED, child):
+        claiming = second.tries(transitions.CLAIM_RUN, child)
+    assert claiming.result() == []
+    assert (rows.row(child)["status"], rows.row(parent)["status"]) == ("failed", "queued")
