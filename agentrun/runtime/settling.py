@@ -180,7 +180,8 @@ async def _final(
         error["in_flight"] = named_writes(await engine.writer.write(Write(IN_FLIGHT, {"run_id": lease.run_id})))
     params = {"reason": str(reason), "result": result, "error": json.dumps(error) if error is not None else None}
     said = {"status": str(status), "reason": str(reason), **({"failure": error} if error else {})}
-    rows = await _move(engine, lease, transitions.SETTLE[status], EventType.SETTLED, params, said)
+    a_child = claimed["parent_id"] is not None
+    rows = await _move(engine, lease, transitions.SETTLE[status], EventType.SETTLED, params, said, alone=a_child)
     if not rows:
         return Report(claimed["id"], Outcome.LEASE_LOST, claimed["kind"])
     engine.publisher.settled(claimed["id"])
@@ -250,9 +251,11 @@ async def _move(
     event: EventType,
     params: dict[str, Any],
     said: dict[str, Any],
+    *,
+    alone: bool = False,
 ) -> list[dict[str, Any]]:
     guard = {"run_id": lease.run_id, "epoch": lease.epoch, "by": lease.owner, "data": json.dumps(said)}
-    write = Write(statement, params | guard, landed=MOVE_LANDED, landed_params={"landed_type": str(event)})
+    write = Write(statement, params | guard, landed=MOVE_LANDED, landed_params={"landed_type": str(event)}, alone=alone)
     return await engine.writer.write(write)
 
 

@@ -33,7 +33,7 @@ from sqlalchemy.sql.selectable import CTE
 from agentrun.core.words import Effect, Status, StepStatus
 from agentrun.store.budgets import TODAY
 from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID
-from agentrun.store.sql import Statement, compiled, later, now, number, param, recordset, seconds, word
+from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, seconds, word
 from agentrun.store.tables import event_seq, runs, spend, steps
 
 KEY = param("key", Text)
@@ -92,7 +92,7 @@ def _record_many() -> Statement:
         "error",
     )
     columns = {name: steps.c[name].type for name in named}
-    mine = recordset("mine", {"nth": Integer, "run_id": UUID, **columns, "args": Text, "result": Text, "error": Text})
+    mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "result": Text, "error": Text})
     locked = (
         select(runs.c.id, runs.c.epoch)
         .where(
@@ -112,7 +112,7 @@ def _record_many() -> Statement:
     given = {name: cast(held.c[name], JSON) if name in ("args", "result", "error") else held.c[name] for name in named}
     recorded = _recorded(held, given).cte("recorded")
     mine_of = and_(held.c.run_id == recorded.c.run_id, held.c.key == recorded.c.key)
-    return compiled("record_many", select(held.c.nth).join(recorded, mine_of))
+    return compiled_many("record_many", select(held.c.nth).join(recorded, mine_of), ("run_id", *named))
 
 
 def _record(*, with_usage: bool) -> Statement:

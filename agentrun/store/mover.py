@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -23,10 +24,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSON, UUID
 from sqlalchemy.sql.selectable import CTE
+from sqlalchemy.types import TypeEngine
 
 from agentrun.core.moves import Move
 from agentrun.core.words import FINAL, EventType, Status, WaitStatus
-from agentrun.store.sql import Statement, compiled, now, param, word
+from agentrun.store.sql import Statement, compiled, now, param, recordset, word
 from agentrun.store.tables import event_seq, moves, runs, waits
 
 RUN_ID = param("run_id", UUID)
@@ -47,19 +49,38 @@ def moved(
     target: Status,
     *guards: ColumnElement[bool],
     returning: tuple[ColumnElement[Any], ...] = WAKE_COLUMNS,
+    of: CTE | None = None,
     **values: ColumnElement[Any],
 ) -> CTE:
-    """The one place where a status changes. What a status implies is set here: half states cannot be asked for."""
+    """The one place where a status changes. What a status implies is set here: half states cannot be asked for.
+
+    Moves the run of the parameters, or those of `of` (see `locked_rows`), each with the epoch that is named there.
+    """
     if target not in move.targets:
         raise ValueError(f"{move.verb} does not lead to {target}")
     sources = runs.c.status.in_([word(source) for source in sorted(move.sources)])
-    fence = (runs.c.epoch == EPOCH,) if move.fenced else ()
+    run_id, epoch = (RUN_ID, EPOCH) if of is None else (of.c.id, of.c.named_epoch)
+    fence = (runs.c.epoch == epoch,) if move.fenced else ()
     return (
         update(runs)
-        .where(runs.c.id == RUN_ID, sources, *fence, *guards)
+        .where(runs.c.id == run_id, sources, *fence, *guards)
         .values({"status": word(target), **_implied_by(target), **values})
         .returning(*returning)
         .cte("moved")
+    )
+
+
+def locked_rows(source: Status, names: Mapping[str, type[TypeEngine[Any]]]) -> CTE:
+    """The runs that the parameter `rows` names, locked in the order of their ids, with what is said for each."""
+    mine = recordset("mine", {"run_id": UUID, "epoch": BigInteger, "by": Text, "data": Text, **names})
+    said = [mine.c[name] for name in ("nth", "by", "data", *names)]
+    return (
+        select(runs.c.id, mine.c.epoch.label("named_epoch"), *said)
+        .join(mine, mine.c.run_id == runs.c.id)
+        .where(runs.c.status == word(source))
+        .order_by(runs.c.id)
+        .with_for_update(key_share=True, of=runs)
+        .cte("locked")
     )
 
 
@@ -74,13 +95,20 @@ def _implied_by(target: Status) -> dict[str, ColumnElement[Any]]:
     return implied | {"finished_at": null(), "reason": null()}
 
 
-def told(moved: CTE, event: EventType, data: ColumnElement[Any] = DATA, *, name: str = "told") -> CTE:
+def told(
+    moved: CTE,
+    event: EventType,
+    data: ColumnElement[Any] = DATA,
+    *,
+    by: ColumnElement[Any] = BY,
+    name: str = "told",
+) -> CTE:
     """The event of a move. Its seq is drawn from the moved row, hence under that row's lock: ordered within the run.
 
     Of several events, each is told from the one before it: PostgreSQL executes unconnected ones in any order.
     """
     entry = select(
-        moved.c.id, event_seq.next_value(), word(event), now(), moved.c.epoch, BY.label("by"), data.label("data")
+        moved.c.id, event_seq.next_value(), word(event), now(), moved.c.epoch, by.label("by"), data.label("data")
     )
     entered = insert(moves).from_select(["run_id", "seq", "type", "at", "epoch", "by", "data"], entry)
     return entered.returning(moves.c.run_id.label("id"), moves.c.epoch).cte(name)
@@ -94,10 +122,10 @@ def final_statement(name: str, row: CTE, *effects: CTE) -> Statement:
     parent = _answered_parent(row)
     woken = tuple(parent.c[name].label(f"parent_{name}") for name in ("id", "kind", "queue", "priority"))
     both = select(row, *woken).select_from(row.outerjoin(parent, true()))
-    return compiled(name, both.add_cte(*effects, _closed_waits(row), told_resolved(parent, CHILD, CHILD)))
+    return compiled(name, both.add_cte(*effects, closed_waits(row), told_resolved(parent, CHILD, CHILD)))
 
 
-def _closed_waits(row: CTE) -> CTE:
+def closed_waits(row: CTE) -> CTE:
     return (
         update(waits)
         .where(waits.c.run_id == row.c.id, waits.c.status == word(WaitStatus.OPEN))

@@ -6,6 +6,7 @@ stream in one go, so neither can exist without the other.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -39,12 +40,14 @@ from agentrun.store.mover import (
     NAMESPACE,
     RUN_ID,
     WAKE_COLUMNS,
+    closed_waits,
     final_statement,
+    locked_rows,
     moved,
     statement,
     told,
 )
-from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, runs, steps, waits
 
 CLAIMED_COLUMNS = (
@@ -103,16 +106,31 @@ def _claim() -> Statement:
 
     What the run's producer did not say, its kind's options say from now on.
     """
+    row = _claimed(None, BY)
+    return compiled("claim", select(row).add_cte(told(row, EventType.CLAIMED)), _claim_many())
+
+
+def _claim_many() -> Statement:
+    """As `claim`, for the wakes of a batch. Of two wakes for one run, one claims."""
+    locked = locked_rows(Status.QUEUED, {})
+    row = _claimed(locked, locked.c.by, locked.c.nth, locked.c.by, locked.c.data)
+    claimed = told(row, EventType.CLAIMED, cast(row.c.data, JSON), by=row.c.by)
+    columns = [row.c[name] for name in row.c.keys() if name not in ("by", "data")]  # noqa: SIM118 - a column collection
+    return compiled_many("claim_many", select(*columns).add_cte(claimed), ("run_id", "by", "data"))
+
+
+def _claimed(of: CTE | None, by: ColumnElement[Any], *said: ColumnElement[Any]) -> CTE:
     lease = func.coalesce(runs.c.lease_seconds, _of_kind("lease_seconds", Double))
-    row = moved(
+    return moved(
         legal.CLAIM,
         Status.RUNNING,
         runs.c.namespace == NAMESPACE,
         runs.c.due_at <= now(),
         runs.c.kind == func.any(param("kinds", ARRAY(Text))),
-        returning=CLAIMED_COLUMNS,
+        returning=(*CLAIMED_COLUMNS, *said),
+        of=of,
         epoch=runs.c.epoch + number(1),
-        claimed_by=BY,
+        claimed_by=by,
         lease_expires_at=now() + seconds(func.coalesce(lease, param("lease", Double))),
         lease_seconds=lease,
         max_requeues=func.coalesce(runs.c.max_requeues, _of_kind("max_requeues", Integer)),
@@ -120,7 +138,6 @@ def _claim() -> Statement:
         claimed_at=now(),
         started_at=func.coalesce(runs.c.started_at, now()),
     )
-    return statement("claim", row, told(row, EventType.CLAIMED))
 
 
 def _settle(target: Status) -> Statement:
@@ -136,7 +153,28 @@ def _settle(target: Status) -> Statement:
         result=param("result", JSON),
         error=null() if target is Status.COMPLETED else func.coalesce(param("error", JSON), runs.c.error),
     )
-    return final_statement(f"settle_{target}", row, told(row, EventType.SETTLED))
+    settled = final_statement(f"settle_{target}", row, told(row, EventType.SETTLED))
+    return replace(settled, many=_complete_many()) if target is Status.COMPLETED else settled
+
+
+def _complete_many() -> Statement:
+    """As settling one as completed, for runs that are nobody's child."""
+    locked = locked_rows(Status.RUNNING, {"result": Text})
+    row = moved(
+        legal.SETTLE,
+        Status.COMPLETED,
+        _NOT_CANCELLED,
+        ~write_in_flight(runs.c.id),
+        returning=(*WAKE_COLUMNS, locked.c.nth, locked.c.by, locked.c.data),
+        of=locked,
+        reason=word(Reason.COMPLETED),
+        result=cast(locked.c.result, JSON),
+        error=null(),
+    )
+    settled = told(row, EventType.SETTLED, cast(row.c.data, JSON), by=row.c.by)
+    nobody = null().label("parent_id")
+    both = select(row.c.id, row.c.nth, nobody).add_cte(settled, closed_waits(row))
+    return compiled_many("settle_completed_many", both, ("run_id", "epoch", "by", "data", "result"))
 
 
 def _continue() -> Statement:

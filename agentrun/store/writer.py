@@ -41,6 +41,9 @@ class Write:
     params: Mapping[str, Any]
     landed: Statement | None = None
     landed_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    alone: bool = False
+    """It is not written together with others of its statement: it reaches beyond its own run."""
+
     done: asyncio.Future[Rows] = field(init=False)
 
     @property
@@ -166,13 +169,12 @@ async def _pipelined(connection: AsyncConnection[type_of_row], batch: Sequence[W
     together, alone = _grouped(batch)
     # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
     async with connection.pipeline():
-        many = [await connection.execute(of.sql, {"rows": _rows(group)}) for of, group in together]
+        many = [await connection.execute(of.sql, _of_many(of, group)) for of, group in together]
         single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
     answers: list[Rows] = [[] for _ in batch]
     for cursor in many:
         for row in await cursor.fetchall():
-            nth: int = row["nth"]
-            answers[nth] = [{"run_id": batch[nth].run_id}]
+            answers[row["nth"]] = [row]
     for nth, cursor in single:
         answers[nth] = await cursor.fetchall()
     return answers
@@ -186,15 +188,17 @@ def _grouped(batch: Sequence[Write]) -> tuple[list[tuple[Statement, list[Numbere
     groups: dict[Statement, list[Numbered]] = {}
     alone: list[Numbered] = []
     for nth, write in enumerate(batch):
-        many = write.statement.many
+        many = None if write.alone else write.statement.many
         (alone if many is None else groups.setdefault(many, [])).append((nth, write))
     for many in [many for many, group in groups.items() if len(group) == 1]:
         alone += groups.pop(many)
     return list(groups.items()), sorted(alone, key=lambda numbered: numbered[0])
 
 
-def _rows(group: Sequence[Numbered]) -> str:
-    return to_json([{**write.params, "nth": nth} for nth, write in group]).decode()
+def _of_many(statement: Statement, group: Sequence[Numbered]) -> dict[str, Any]:
+    names = statement.row_names
+    rows = [{"nth": nth, **{name: write.params[name] for name in names}} for nth, write in group]
+    return {**group[0][1].params, "rows": to_json(rows).decode()}
 
 
 async def _once(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
