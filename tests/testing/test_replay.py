@@ -133,8 +133,7 @@ def test_every_kind_of_change_is_found_at_its_key(client: Client, done: UUID, re
     assert found(longer)[1:] == ("nothing: the run had completed", "asks for `#11` step look")
     assert found(raises)[0] == "#1"
     assert "KeyError" in found(raises)[2]
-    redefine("everything", another_result)
-    told = replay(client, done)
+    told = replay(client, done, another_result)
     assert told
     assert told.same_result is False
 
