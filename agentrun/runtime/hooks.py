@@ -81,13 +81,14 @@ def names(occasion: Occasion) -> list[str]:
 
 def announce(database: Database, namespace: str, *, limit: int) -> None:
     """Write the notices that are due for this process's hooks, whoever will tell them."""
-    for occasion, statement in notices.ANNOUNCE.items():
+    for occasion, (first, *again) in notices.ANNOUNCE.items():
         if not _hooks[occasion]:
             continue
-        scope = {"namespace": namespace, "hooks": names(occasion), "limit": limit}
-        written = database.rows(statement, scope)
-        if occasion is Occasion.DEAD and len(written) < limit:
+        scope = {"namespace": namespace, "hooks": names(occasion), "limit": limit, "occasion": str(occasion)}
+        if len(database.rows(first, scope)) < limit:
             database.rows(notices.UP_TO_DATE, scope)
+        for statement in again:
+            database.rows(statement, scope)
 
 
 def notify(database: Database, namespace: str, *, limit: int) -> int:

@@ -29,7 +29,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from agentrun.core.alarms import NoticeEnding, Occasion
 from agentrun.core.words import Reason, Status, WaitKind, WaitStatus
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
 from agentrun.store.tables import episodes, notices, runs, sweeps, waits
 
 LIMIT = param("limit", Integer)
@@ -39,22 +39,52 @@ DEAD_REASONS = (Reason.NOT_RETRYABLE, Reason.RETRIES_EXHAUSTED)
 _PEOPLE = waits.c.kind.in_([word(WaitKind.APPROVAL), word(WaitKind.INPUT), word(WaitKind.SIGNAL)])
 _OPEN = waits.c.status == word(WaitStatus.OPEN)
 _HOOKS = func.unnest(HOOKS).table_valued("hook", name="hooks").render_derived(name="hooks")
-_MARK = literal_column("'told of the dead: '").op("||")(_HOOKS.c.hook)
 LATEST_COMMIT_SECONDS = 600.0
-"""A run's end is dated by its transaction's start; nothing commits so much later than it began."""
+"""A wait and a run's end are dated by their transaction's start; nothing commits so much later than it began."""
 
 
-def _announce(occasion: Occasion, values: dict[str, Any], source: Any, *filters: Any) -> Statement:
+def _announce(
+    occasion: Occasion, values: dict[str, Any], source: Any, *filters: Any, name: str = "announce"
+) -> Statement:
     """A notice for every subject and hook that the filters find; one that is written already stays as it is."""
     known = {"namespace": NAMESPACE, "occasion": word(occasion), "hook": _HOOKS.c.hook, "created_at": now()}
     row = {**known, "due_at": now(), **values}
     found = select(*(value.label(name) for name, value in row.items())).select_from(source).where(*filters)
     stored = insert(notices).from_select(list(row), found.limit(LIMIT)).on_conflict_do_nothing()
-    return compiled(f"announce_{occasion}", stored.returning(notices.c.id))
+    return compiled(f"{name}_{occasion}", stored.returning(notices.c.id))
+
+
+def _mark(occasion: Any) -> Any:
+    """The name under which `sweeps` keeps until when a hook has heard of everything."""
+    return literal_column("'told of '").op("||")(occasion).op("||")(literal_column("': '")).op("||")(_HOOKS.c.hook)
+
+
+def _heard_until(occasion: Occasion, otherwise: Any) -> Any:
+    """Everything before it was told to this hook; `otherwise` for a hook that is new."""
+    mark = (sweeps.c.namespace == NAMESPACE, sweeps.c.name == _mark(word(occasion)))
+    heard = select(sweeps.c.swept_at).where(*mark).scalar_subquery()
+    return func.coalesce(heard, otherwise) - seconds(literal_column(str(LATEST_COMMIT_SECONDS)))
 
 
 def _waiting() -> Statement:
-    """Of every open wait for people, and again where this hook's next reminder is due.
+    """Of every open wait for people, for the first time."""
+    subject = cast(waits.c.id, Text)
+    values = {
+        "run_id": waits.c.run_id,
+        "subject": subject,
+        "wait_id": waits.c.id,
+        "round": number(1),
+        "data": _asked(),
+    }
+    source = waits.join(runs, runs.c.id == waits.c.run_id).join(_HOOKS, true())
+    ever = cast(literal_column("'-infinity'"), waits.c.created_at.type)
+    new = waits.c.created_at > _heard_until(Occasion.WAITING, ever)
+    filters = (waits.c.namespace == NAMESPACE, _OPEN, _PEOPLE, new, _untold(Occasion.WAITING, subject))
+    return _announce(Occasion.WAITING, values, source, *filters)
+
+
+def _reminder() -> Statement:
+    """Again, where this hook's next reminder is due.
 
     Rounds are counted for each hook: one that was away misses reminders, and takes none from another.
     """
@@ -67,17 +97,17 @@ def _waiting() -> Statement:
         .limit(number(1))
         .lateral("last")
     )
-    again = or_(last.c.created_at < waits.c.remind_at, last.c.created_at <= now() - seconds(waits.c.remind_seconds))
-    due = or_(last.c.round.is_(None), and_(waits.c.remind_at <= now(), again))
-    source = waits.join(runs, runs.c.id == waits.c.run_id).join(_HOOKS, true()).outerjoin(last, true())
     values = {
         "run_id": waits.c.run_id,
         "subject": subject,
         "wait_id": waits.c.id,
-        "round": func.coalesce(last.c.round, number(0)) + number(1),
+        "round": last.c.round + number(1),
         "data": _asked(),
     }
-    return _announce(Occasion.WAITING, values, source, waits.c.namespace == NAMESPACE, _OPEN, _PEOPLE, due)
+    source = waits.join(runs, runs.c.id == waits.c.run_id).join(_HOOKS, true()).join(last, true())
+    due = or_(last.c.created_at < waits.c.remind_at, last.c.created_at <= now() - seconds(waits.c.remind_seconds))
+    filters = (waits.c.namespace == NAMESPACE, _OPEN, _PEOPLE, waits.c.remind_at <= now(), due)
+    return _announce(Occasion.WAITING, values, source, *filters, name="remind")
 
 
 def _asked() -> Any:
@@ -114,13 +144,12 @@ def _dead() -> Statement:
     subject = cast(runs.c.id, Text).op("||")(literal_column("' '")).op("||")(
         cast(func.extract("epoch", runs.c.finished_at), Text)
     )  # fmt: skip
-    since = select(sweeps.c.swept_at).where(sweeps.c.namespace == NAMESPACE, sweeps.c.name == _MARK).scalar_subquery()
     values = {"run_id": runs.c.id, "subject": subject, "round": number(1), "data": _died()}
     filters = (
         runs.c.namespace == NAMESPACE,
         runs.c.status == word(Status.FAILED),
         runs.c.reason.in_([word(reason) for reason in DEAD_REASONS]),
-        runs.c.finished_at > func.coalesce(since, now()) - seconds(literal_column(str(LATEST_COMMIT_SECONDS))),
+        runs.c.finished_at > _heard_until(Occasion.DEAD, now()),
         _untold(Occasion.DEAD, subject),
     )
     return _announce(Occasion.DEAD, values, runs.join(_HOOKS, true()), *filters)
@@ -149,12 +178,12 @@ def _untold(occasion: Occasion, subject: Any) -> Any:
 
 
 def _up_to_date() -> Statement:
-    """These hooks have heard of all dead letters up to now."""
-    row = {"namespace": NAMESPACE, "name": _MARK, "swept_at": now()}
+    """These hooks have notices of everything of this occasion up to now."""
+    row = {"namespace": NAMESPACE, "name": _mark(param("occasion", Text)), "swept_at": now()}
     found = select(*(value.label(name) for name, value in row.items())).select_from(_HOOKS)
     mark = insert(sweeps).from_select(list(row), found)
     return compiled(
-        "told_of_the_dead",
+        "up_to_date",
         mark.on_conflict_do_update(
             index_elements=["namespace", "name"], set_={"swept_at": mark.excluded.swept_at}
         ).returning(sweeps.c.name),
@@ -163,15 +192,15 @@ def _up_to_date() -> Statement:
 
 def _outdated() -> Any:
     """Nobody needs to hear it any more: it was answered, or the run moved on, or a later round is there."""
-    later = notices.alias("later")
-    same = (later.c.subject == notices.c.subject, later.c.hook == notices.c.hook)
+    newer = notices.alias("newer")
+    same = (newer.c.subject == notices.c.subject, newer.c.hook == notices.c.hook)
     return or_(
         and_(notices.c.wait_id.is_not(None), ~exists().where(waits.c.id == notices.c.wait_id, _OPEN)),
         and_(
             notices.c.episode_id.is_not(None),
             ~exists().where(episodes.c.id == notices.c.episode_id, episodes.c.closed_at.is_(None)),
         ),
-        exists().where(*same, later.c.occasion == notices.c.occasion, later.c.round > notices.c.round),
+        exists().where(*same, newer.c.occasion == notices.c.occasion, newer.c.round > notices.c.round),
     )
 
 
@@ -223,7 +252,7 @@ def _delivered() -> Statement:
 def _failed() -> Statement:
     """Again later; after the last attempt (`again_in` is NULL) it is given up, and keeps its error."""
     again_in = param("again_in", Double)
-    later = (
+    again = (
         update(notices)
         .where(notices.c.id == NOTICE_ID, notices.c.ended_at.is_(None))
         .values(
@@ -233,12 +262,16 @@ def _failed() -> Statement:
             ending=case((again_in.is_(None), word(NoticeEnding.GIVEN_UP))),
         )
     )
-    return compiled("notice_failed", later.returning(notices.c.id))
+    return compiled("notice_failed", again.returning(notices.c.id))
 
 
-ANNOUNCE = {Occasion.WAITING: later(_waiting), Occasion.STALLED: later(_stalled), Occasion.DEAD: later(_dead)}
-UP_TO_DATE = later(_up_to_date)
-DROP = later(_drop)
-TAKE = later(_take)
-DELIVERED = later(_delivered)
-FAILED = later(_failed)
+ANNOUNCE = {
+    Occasion.WAITING: (_waiting(), _reminder()),
+    Occasion.STALLED: (_stalled(),),
+    Occasion.DEAD: (_dead(),),
+}
+UP_TO_DATE = _up_to_date()
+DROP = _drop()
+TAKE = _take()
+DELIVERED = _delivered()
+FAILED = _failed()
