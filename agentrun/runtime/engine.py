@@ -23,6 +23,7 @@ from agentrun.core.wake import Publisher, Wake
 from agentrun.core.words import Segment
 from agentrun.runtime.answers import Answers
 from agentrun.runtime.commands import Commands
+from agentrun.runtime.handing_on import HandingOn
 from agentrun.runtime.keys import branching_tasks
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Heartbeat, drain
@@ -71,6 +72,7 @@ class Engine:
         self._timers: set[UUID] = set()
         self.executing: dict[UUID, Executing] = {}
         self.taking: dict[tuple[UUID, str], Any] = {}
+        self.handing_on = HandingOn(publisher)
         self._on_overdue = on_overdue
         self._since = time.monotonic()
         self.threads = DaemonThreads(settings.worker_threads, name="agentrun body")

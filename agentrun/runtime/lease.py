@@ -6,6 +6,7 @@ the segment is told at once, and a lost lease never comes back.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -19,12 +20,16 @@ from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
 from agentrun.store.remote import RENEW_STEPS
-from agentrun.store.transitions import RENEW_ALL
+from agentrun.store.sql import Statement
+from agentrun.store.transitions import RENEW_ALL, RENEW_WAITING
 
 log = logging.getLogger("agentrun.runtime")
 
 MARGIN = 0.1
 """The share of a lease that is not relied on: a step does not start in it."""
+
+LOCK_TIMEOUT = "SET LOCAL lock_timeout = '500ms'"
+"""No longer does one lease wait for its row: the others of the process have to be renewed too."""
 
 
 class Lease:
@@ -170,16 +175,18 @@ class Heartbeat:
                 break
             # The row was locked by its own segment's write: that takes milliseconds.
             self._wanted.wait(0.02)
+        for lease in leases.values():
+            self._renew_waiting(lease)
         self._give_up_expired()
         self._on_beat(self._connected(), len(self._leases))
 
-    def _renew(self, leases: dict[UUID, Lease]) -> dict[UUID, Lease]:
+    def _renew(self, leases: dict[UUID, Lease], statement: Statement = RENEW_ALL) -> dict[UUID, Lease]:
         """One statement for all; returns those whose row was locked."""
         if not leases:
             return {}
         asked_at = time.monotonic()
         passed_over: dict[UUID, Lease] = {}
-        for row in self._answers(leases.values()):
+        for row in self._answers(statement, leases.values()):
             lease = leases[row["run_id"]]
             if not row["held"]:
                 lease.stop(LeaseLost())
@@ -192,6 +199,13 @@ class Heartbeat:
             elif row["held"] and row["deadline_passed"]:
                 lease.stop(LimitReached())
         return passed_over
+
+    def _renew_waiting(self, lease: Lease) -> None:
+        """A run whose steps end elsewhere one after the other: its row is never free when one looks, so get in line."""
+        connection = self._connected()
+        with contextlib.suppress(psycopg.errors.LockNotAvailable), connection.transaction():
+            connection.execute(LOCK_TIMEOUT)
+            self._renew({lease.run_id: lease}, RENEW_WAITING)
 
     def _renew_steps(self, taken: dict[tuple[UUID, str], Lease]) -> dict[tuple[UUID, str], Lease]:
         """The same for remote steps."""
@@ -218,14 +232,14 @@ class Heartbeat:
                 lease.stop(Cancelled())
         return passed_over
 
-    def _answers(self, leases: Iterable[Lease]) -> list[type_of_row]:
+    def _answers(self, statement: Statement, leases: Iterable[Lease]) -> list[type_of_row]:
         ordered = sorted(leases, key=lambda lease: lease.run_id)
         params = {
             "run_ids": [lease.run_id for lease in ordered],
             "epochs": [lease.epoch for lease in ordered],
             "lease": self._default_lease,
         }
-        return self._connected().execute(RENEW_ALL.sql, params).fetchall()
+        return self._connected().execute(statement.sql, params).fetchall()
 
     def _give_up_expired(self) -> None:
         for lease in self.held():

@@ -138,7 +138,10 @@ async def _why_not(engine: Engine, run_id: UUID) -> Report:
     if early > 0:
         engine.publisher.soon(Wake(run_id, row["queue"], row["kind"], row["priority"], delay=early, cause="early"))
         return Report(run_id, "early", row["kind"], early=early)
-    return Report(run_id, "elsewhere" if engine.registry.get(row["kind"]) is None else "busy", row["kind"])
+    if engine.registry.get(row["kind"]) is not None:
+        return Report(run_id, "busy", row["kind"])
+    engine.handing_on.hand_on(Wake(run_id, row["queue"], row["kind"], row["priority"], cause="hand on"))
+    return Report(run_id, "elsewhere", row["kind"])
 
 
 async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, resolutions: int) -> tuple[Steps, Waits]:

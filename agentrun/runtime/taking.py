@@ -104,7 +104,10 @@ async def _why_not(engine: Engine, run_id: UUID, key: str) -> Report:
         wake = Wake(run_id, row["queue"], row["name"], row["priority"], float(row["early"]), "early", key)
         engine.publisher.soon(wake)
         return Report(run_id, "early", row["name"])
-    return Report(run_id, "elsewhere" if remote_steps.get(row["name"]) is None else "busy", row["name"])
+    if row["queue"] is None or remote_steps.get(row["name"]) is not None:
+        return Report(run_id, "busy", row["name"])
+    engine.handing_on.hand_on(Wake(run_id, row["queue"], row["name"], row["priority"], cause="hand on", step_key=key))
+    return Report(run_id, "elsewhere", row["name"])
 
 
 class _Taking:

@@ -392,8 +392,11 @@ def _resolve(target: StepStatus) -> Statement:
     return statement(f"resolve_{target}", resolved, told(resolved, EventType.RESOLVED))
 
 
-def _renew_all() -> Statement:
-    """One statement for every lease that a process holds. Rows locked by their own write are passed over."""
+def _renew(name: str, skip_locked: bool) -> Statement:
+    """One statement for every lease that a process holds. Rows locked by their own write are passed over.
+
+    Without `skip_locked` it waits for them: for one lease at a time, which then holds no other lock.
+    """
     held = func.unnest(param("run_ids", ARRAY(UUID)), param("epochs", ARRAY(BigInteger)))
     mine = held.table_valued("run_id", "epoch", name="mine").render_derived(name="mine")
     free = (
@@ -401,7 +404,7 @@ def _renew_all() -> Statement:
         .join(mine, and_(runs.c.id == mine.c.run_id, runs.c.epoch == mine.c.epoch))
         .where(runs.c.status == word(Status.RUNNING))
         .order_by(runs.c.id)
-        .with_for_update(key_share=True, skip_locked=True, of=runs)
+        .with_for_update(key_share=True, skip_locked=skip_locked, of=runs)
         .cte("free")
     )
     renewed = (
@@ -423,7 +426,7 @@ def _renew_all() -> Statement:
         .outerjoin(runs, runs.c.id == mine.c.run_id)
         .outerjoin(renewed, renewed.c.id == mine.c.run_id)
     )
-    return compiled("renew_all", seen)
+    return compiled(name, seen)
 
 
 CLAIM_RUN = later(_claim)
@@ -439,4 +442,5 @@ EXPIRE = later(_expire)
 DISPATCH_FAILED = later(_dispatch_failed)
 REDRIVE = later(_redrive)
 RESOLVE = {target: later(_resolve, target) for target in (StepStatus.COMPLETED, StepStatus.NOT_APPLIED)}
-RENEW_ALL = later(_renew_all)
+RENEW_ALL = later(_renew, "renew_all", True)
+RENEW_WAITING = later(_renew, "renew_waiting", False)
