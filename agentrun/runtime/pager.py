@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, assert_never
 
 from agentrun.core.alarms import Occasion, Shape
+from agentrun.core.words import StepKind, StepStatus
 from agentrun.runtime import hooks
 from agentrun.settings import Settings
 from agentrun.store import episodes
@@ -19,6 +20,7 @@ from agentrun.store.database import Database
 PASS = "pager"  # noqa: S105 - the name of its row in `sweeps`
 EVERY_SECONDS = 60.0
 MOST_RUNS = 100
+WORKER = "celery -A tasks worker -P threads -c 100 -Q {}"
 
 Row = Mapping[str, Any]
 
@@ -63,10 +65,14 @@ def facts(row: Row) -> dict[str, Any]:
 def command(shape: Shape, row: Row) -> str:
     """The one command that helps a run of this shape."""
     match shape:
+        case Shape.SILENT_STEP if row["step_status"] == StepStatus.OFFERED and row["step_kind"] == StepKind.EXTERNAL:
+            return f"agentrun step list --run {row['run_id']}"
+        case Shape.SILENT_STEP if row["step_status"] == StepStatus.OFFERED and not row["step_consumed"]:
+            return WORKER.format(row["step_queue"])
         case Shape.SILENT_STEP:
             return f"agentrun redispatch {row['run_id']}"
         case Shape.UNCLAIMED:
-            return f"celery -A tasks worker -P threads -c 100 -Q {row['queue']}"
+            return WORKER.format(row["queue"])
         case Shape.NEVER_RESOLVED | Shape.NO_PROGRESS:
             return f"agentrun cancel {row['run_id']}"
         case _:
@@ -76,6 +82,8 @@ def command(shape: Shape, row: Row) -> str:
 def _step(row: Row) -> dict[str, Any] | None:
     if row["step_key"] is None:
         return None
-    same = {name: row[f"step_{name}"] for name in ("key", "name", "kind", "attempt", "redispatch_count", "queue")}
+    same = {
+        name: row[f"step_{name}"] for name in ("key", "name", "kind", "status", "attempt", "redispatch_count", "queue")
+    }
     ages = {f"{name}_seconds": row[f"step_{name}"] for name in ("age", "heartbeat_age")}
     return same | {name: None if age is None else float(age) for name, age in ages.items()}

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from agentrun.core.alarms import Shape
 from agentrun.runtime.doctor import Facts, Finding, Row, Severity, counted, counted_is, span
-from agentrun.runtime.pager import command
+from agentrun.runtime.pager import WORKER, command
 
 SWEPT_WITHIN = 60.0
-WORKER = "celery -A tasks worker -P threads -c 100 -Q {}"
 
 
 def no_sweep(facts: Facts) -> Iterator[Finding]:

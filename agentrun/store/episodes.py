@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     Double,
     Integer,
     Text,
@@ -113,8 +114,10 @@ def _no_progress() -> Any:
 
 def _step(which: Any) -> Any:
     """The step of the run that is silent for longest."""
+    listens = (processes.c.namespace == runs.c.namespace, ALIVE, steps.c.queue == func.any(processes.c.queues))
     columns = (
-        steps.c.key, steps.c.name, steps.c.kind, steps.c.attempt, steps.c.redispatch_count, steps.c.queue,
+        steps.c.key, steps.c.name, steps.c.kind, steps.c.status, steps.c.attempt, steps.c.redispatch_count,
+        steps.c.queue, exists().where(*listens).label("consumed"),
         func.extract("epoch", now() - func.coalesce(steps.c.offered_at, steps.c.started_at)).label("age"),
         func.extract("epoch", now() - steps.c.heartbeat_at).label("heartbeat_age"),
     )  # fmt: skip
@@ -123,8 +126,8 @@ def _step(which: Any) -> Any:
 
 
 _STEP_TYPES = {
-    "key": Text, "name": Text, "kind": Text, "attempt": Integer, "redispatch_count": Integer, "queue": Text,
-    "age": Double, "heartbeat_age": Double,
+    "key": Text, "name": Text, "kind": Text, "status": Text, "attempt": Integer, "redispatch_count": Integer,
+    "queue": Text, "consumed": Boolean, "age": Double, "heartbeat_age": Double,
 }  # fmt: skip
 
 

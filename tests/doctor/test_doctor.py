@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 from redis import Redis
 
-from agentrun import Client, Effect, Reason, Status, durable, on_dead
+from agentrun import Client, Context, Effect, Reason, Status, durable, on_dead
 from agentrun.broker import CeleryPublisher, make_app
 from agentrun.broker.about import about
 from agentrun.broker.app import WAKE
@@ -135,19 +135,25 @@ def test_runs_that_stand_still(
     assert "2 runs paged for" in doctor()["paged"]["symptom"]
 
 
-def test_a_silent_remote_step(healthy: Engine, doctor: Doctor, rows: Rows, past: Past, run_sql: Sql) -> None:
-    run_id = rows.waiting()
-    rows.wait(run_id, "#1", kind="remote")
-    run_sql(
-        "INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, queue, offered_at, due_at)"
-        " VALUES (%s, '#1', 'remote', 'render', 'read_only', 'offered', 1, 'gpu', now(), now())",
-        run_id,
-    )
+def test_a_remote_step_that_nobody_takes(
+    healthy: Engine, doctor: Doctor, client: Client, past: Past, cli: Cli, seen_worker: Worker
+) -> None:
+    @durable("renders")
+    async def renders(ctx: Context) -> None:
+        await ctx.remote("render", {}, queue="gpu")
+
+    run_id = client.enqueue("renders")
+    healthy.run(run_id)
     found = doctor()
     assert "silent_step" not in found
-    assert found["no_step_worker"]["heal"].endswith("-Q gpu")
+    assert found["no_step_worker"]["heal"] == "celery -A tasks worker -P threads -c 100 -Q gpu"
     past.run(run_id)
-    assert doctor()["silent_step"]["heal"] == f"agentrun redispatch {run_id}"
+    assert doctor()["silent_step"]["heal"] == found["no_step_worker"]["heal"]
+    seen_worker(queues=("gpu",))
+    found = doctor()
+    assert "no_step_worker" not in found
+    assert found["silent_step"]["heal"] == f"agentrun redispatch {run_id}"
+    assert cli(*found["silent_step"]["heal"].split()[1:]).code == 0
 
 
 def test_a_notice_that_could_not_be_told(

@@ -33,8 +33,9 @@ class Stage:
         values |= {"started_seq": started, "started_at": "now()" if status == "started" else "NULL"} | columns
         with self.rows.database.connection() as connection:
             connection.execute(
-                f"INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, {', '.join(values)})"
-                f" VALUES (%s, '#1', %s, 'render', 'read_only', %s, 1, {', '.join(values.values())})",
+                f"INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, queue,"
+                f" {', '.join(values)})"
+                f" VALUES (%s, '#1', %s, 'render', 'read_only', %s, 1, 'gpu', {', '.join(values.values())})",
                 [run_id, kind, status],
             )
         return self._long_ago(run_id)
@@ -69,7 +70,7 @@ def heard() -> list[Data]:
 
 
 COMMANDS = {
-    Shape.SILENT_STEP: "agentrun redispatch {}",
+    Shape.SILENT_STEP: "celery -A tasks worker -P threads -c 100 -Q gpu",
     Shape.NEVER_RESOLVED: "agentrun cancel {}",
     Shape.UNCLAIMED: "celery -A tasks worker -P threads -c 100 -Q agentrun",
     Shape.NO_PROGRESS: "agentrun cancel {}",
@@ -103,9 +104,18 @@ def test_a_run_of_every_shape_is_paged_once_with_its_facts(
 
 @pytest.mark.parametrize("kind", ["remote", "external"])
 def test_a_taken_step_whose_beats_have_ended_is_paged(kind: str, stage: Stage, heard: list[Data], pager: Page) -> None:
-    stage.silent_step(kind, "started", heartbeat_at="now() - interval '5 min'")
+    run_id = stage.silent_step(kind, "started", heartbeat_at="now() - interval '5 min'")
     assert pager() == 1
+    assert heard[0]["command"] == f"agentrun redispatch {run_id}"
     assert heard[0]["step"]["heartbeat_age_seconds"] > 3600
+
+
+def test_an_external_step_that_nobody_took_is_paged_with_where_it_is_listed(
+    stage: Stage, heard: list[Data], pager: Page
+) -> None:
+    run_id = stage.silent_step("external")
+    assert pager() == 1
+    assert heard[0]["command"] == f"agentrun step list --run {run_id}"
 
 
 @pytest.mark.parametrize(
