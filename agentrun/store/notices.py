@@ -29,7 +29,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from agentrun.core.alarms import NoticeEnding, Occasion
 from agentrun.core.words import Reason, Status, WaitKind, WaitStatus
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.sql import Statement, compiled, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import episodes, notices, runs, sweeps, waits
 
 LIMIT = param("limit", Integer)
@@ -266,12 +266,12 @@ def _failed() -> Statement:
 
 
 ANNOUNCE = {
-    Occasion.WAITING: (_waiting(), _reminder()),
-    Occasion.STALLED: (_stalled(),),
-    Occasion.DEAD: (_dead(),),
+    Occasion.WAITING: (later(_waiting), later(_reminder)),
+    Occasion.STALLED: (later(_stalled),),
+    Occasion.DEAD: (later(_dead),),
 }
-UP_TO_DATE = _up_to_date()
-DROP = _drop()
-TAKE = _take()
-DELIVERED = _delivered()
-FAILED = _failed()
+UP_TO_DATE = later(_up_to_date)
+DROP = later(_drop)
+TAKE = later(_take)
+DELIVERED = later(_delivered)
+FAILED = later(_failed)
