@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, LiteralString, ParamSpec
@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import Compiled
 from sqlalchemy.sql import Executable
 from sqlalchemy.sql.elements import ClauseElement
-from sqlalchemy.types import Boolean, Double, Numeric, Text, TypeEngine
+from sqlalchemy.types import Boolean, Double, Integer, Numeric, Text, TypeEngine
 
 P = ParamSpec("P")
 
@@ -31,7 +31,10 @@ class Statement:
     name: str
     element: Executable
     many: Statement | None = field(default_factory=lambda: None)
-    """The same for many at once: takes `rows` (JSON objects of its parameters, numbered by `nth`), returns `nth`."""
+    """The same for many at once: takes `rows`, JSON objects of `row_names` numbered by `nth`, and returns `nth`."""
+
+    row_names: tuple[str, ...] = field(default_factory=lambda: ())
+    """Of a statement for many: the parameters that differ from row to row. The others are the process's own."""
 
     @cached_property
     def sql(self) -> LiteralString:
@@ -79,9 +82,14 @@ def compiled(name: str, element: Executable, many: Statement | None = None) -> S
     return Statement(name, element, many)
 
 
+def compiled_many(name: str, element: Executable, row_names: Iterable[str]) -> Statement:
+    """A statement for many rows of these parameters at once."""
+    return Statement(name, element, None, tuple(row_names))
+
+
 def recordset(name: str, columns: Mapping[str, TypeEngine[Any] | type[TypeEngine[Any]]]) -> TableValuedAlias:
-    """The objects of the JSON array in the parameter `rows`, as rows of these columns."""
-    typed_columns = [column(key, kind) for key, kind in columns.items()]
+    """The objects of the JSON array in the parameter `rows`, as rows of these columns and their number, `nth`."""
+    typed_columns = [column("nth", Integer), *(column(key, kind) for key, kind in columns.items())]
     rows = func.json_to_recordset(param("rows", JSON)).table_valued(*typed_columns, name=name)
     return rows.render_derived(name=name, with_types=True)
 
