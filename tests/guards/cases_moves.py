@@ -89,6 +89,13 @@ def a_write_in_flight_of_another_run_holds_nobody_up(s: Scene) -> None:
 
 
 @case(*CAREFUL, "redrive")
+def a_remote_write_whose_taker_works_on_it_holds_nobody_up(s: Scene) -> None:
+    s.make(lambda: in_flight(s, Effect.NON_IDEMPOTENT_WRITE))
+    s.set("steps", s.run, lease_expires_at="=now() + interval '1 hour'")
+    s.lands()
+
+
+@case(*CAREFUL, "redrive")
 def a_write_that_has_ended_holds_nobody_up(s: Scene) -> None:
     s.make(lambda: in_flight(s, Effect.NON_IDEMPOTENT_WRITE, ended=True))
     s.lands()
@@ -121,6 +128,34 @@ def only_the_failed_step_that_is_named_is_done_again(s: Scene) -> None:
     s.lands(redo=["a"])
     assert [s.step_of(s.run, key)["status"] for key in ("a", "a/1", "b", "a/2")] == [
         "redo", "redo", "failed", "completed"]  # fmt: skip
+
+
+@case("redrive")
+def what_nobody_answered_is_asked_again_and_what_ended_since_is_not(s: Scene) -> None:
+    """A remote step may end after its run did: its wait would stay open for ever."""
+
+    def failed() -> UUID:
+        run_id = s.rows.running()
+        for key, status in (("ended", "completed"), ("failed", "failed")):
+            assert s.rows.do(journal.RECORD, run_id, **s.rows.step(key, status=status))
+        s.rows.fence(run_id, "started", Effect.IDEMPOTENT_WRITE)
+        s.set("runs", run_id, status="failed", reason="not_retryable", finished_at="=now()", claimed_by=None,
+              lease_expires_at=None)  # fmt: skip
+        return run_id
+
+    other = s.rows.running()
+    assert s.rows.do(journal.RECORD, other, **s.rows.step("asked"))
+    s.others.append(other)
+    s.make(failed)
+    waits = {key: s.rows.wait(s.run, key, status="closed", resolved_at="now") for key in ("ended", "started", "asked")}
+    resolved = s.rows.wait(s.run, "resolved", status="resolved", resolved_at="now")
+    others = s.rows.wait(other, status="closed", resolved_at="now")
+    s.lands()
+    with s.rows.database.connection() as connection:
+        found = connection.execute("SELECT id, status FROM agentrun.waits").fetchall()
+    now = {row["id"]: row["status"] for row in found}
+    assert [now[waits[key]] for key in ("ended", "started", "asked")] == ["closed", "open", "open"]
+    assert (now[resolved], now[others]) == ("resolved", "closed")
 
 
 @case(*REAPS)

@@ -135,7 +135,7 @@ def only_the_very_attempt_has_landed(s: Scene) -> None:
         assert s.do(**asked | other) == []
 
 
-@case("renew_all")
+@case("renew_all", "renew_waiting")
 def a_heartbeat_renews_what_it_holds_and_says_what_it_lost(s: Scene) -> None:
     s.make(s.rows.running)
     lost, parked = s.rows.running(), s.rows.running()

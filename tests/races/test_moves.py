@@ -53,6 +53,15 @@ def test_a_renewed_lease_is_not_reaped(rows: Rows, first: Any, second: Any, reap
     assert (rows.row(run_id)["status"], moves(rows, run_id)) == (Status.RUNNING, ["claimed"])
 
 
+def test_a_renewal_may_get_in_line_where_a_row_is_never_free(rows: Rows, first: Any, second: Any) -> None:
+    """Passing over it each time would lose the lease of a run whose remote steps end one after the other."""
+    run_id = rows.running()
+    with first.holding(transitions.ASK_CANCEL, run_id):
+        waiting = second.tries(transitions.RENEW_WAITING, run_id)
+    (renewed,) = waiting.result()
+    assert (renewed["held"], renewed["renewed"]) == (True, True)
+
+
 def test_a_reaped_lease_is_not_renewed(rows: Rows, first: Any, second: Any) -> None:
     """The heartbeat passes over the locked row; its next beat hears that the lease is lost."""
     run_id = rows.running()

@@ -34,7 +34,7 @@ STATEMENTS: dict[Move, dict[Status, Statement]] = {
     legal.RESOLVE_WAIT: {Status.QUEUED: waits.UNPARK},
 }
 
-LEAVES_THE_STATUS = {"renew_all", "ask_cancel", "resolve_completed", "resolve_not_applied"}
+LEAVES_THE_STATUS = {"renew_all", "renew_waiting", "ask_cancel", "resolve_completed", "resolve_not_applied"}
 SAME_MOVE_AGAIN = {transitions.DISPATCH_FAILED.name, transitions.CONTINUE.name}
 
 CASES: list[Case] = [
