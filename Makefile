@@ -6,6 +6,8 @@
 STAMP := .venv/.ready-$(shell { pwd; sed '/^\[tool/,$$d' pyproject.toml; cat requirements.lock; } | cksum | tr ' ' -)
 RUN := .venv/bin/python -m
 ARGS ?=
+# Of the tests. They wait as much as they compute: three keep two cores busy.
+PROCESSES ?= 3
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1@/' | column -t -s @ 2>/dev/null \
@@ -20,7 +22,7 @@ up: $(STAMP) ## everything on this machine: database, broker, worker, beat, Flow
 dev: up ## the same as up
 
 test: $(STAMP) ## all tests, on servers of their own (ARGS="-k name" to choose)
-	@$(RUN) pytest $(ARGS)
+	@$(RUN) pytest -n $(PROCESSES) --dist loadfile $(ARGS)
 
 check: $(STAMP) ## format, lint, types, import rules
 	@$(RUN) ruff format --check .

@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["agentrun.testing.plugin"]
+pytest_plugins = ["agentrun.testing.plugin", "tests.spreading"]
 
 # How long one example takes says how busy the machine is, and nothing else.
 hypothesis.settings.register_profile("agentrun", deadline=None)

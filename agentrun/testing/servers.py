@@ -1,7 +1,7 @@
 """The servers of a test session: given by AGENTRUN_TEST_* variables, or embedded ones. A database of its own per test.
 
 A given server is a guest house: databases are created beside the given one and dropped again. Its Redis database is
-flushed before every test.
+flushed before every test; with pytest-xdist each process has the next one, hence the one of its own.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Servers:
 @contextlib.contextmanager
 def given_or_embedded() -> Generator[Servers]:
     """The servers that the environment names; embedded ones for what it does not."""
-    database_url, broker_url = os.environ.get(DATABASE_VARIABLE), os.environ.get(BROKER_VARIABLE)
+    database_url, broker_url = os.environ.get(DATABASE_VARIABLE), _own(os.environ.get(BROKER_VARIABLE))
     if database_url and broker_url:
         with contextlib.closing(Servers(database_url, broker_url, None)) as servers:
             yield servers
@@ -83,6 +83,17 @@ def given_or_embedded() -> Generator[Servers]:
         servers = Servers(database_url or own.database_url, broker_url or own.broker_url, embedded)
         with contextlib.closing(servers):
             yield servers
+
+
+def _own(broker_url: str | None) -> str | None:
+    """The Redis database of this process of pytest-xdist: the given one for the first, and so on."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    if not broker_url or not number:
+        return broker_url
+    parts = urlsplit(broker_url)
+    if not parts.scheme.startswith(("redis", "rediss", "valkey")):
+        raise ValueError(f"{BROKER_VARIABLE} is shared by the processes of pytest-xdist, which only Redis is made for")
+    return urlunsplit(parts._replace(path=f"/{int(parts.path.strip('/') or 0) + number}"))
 
 
 @contextlib.contextmanager
