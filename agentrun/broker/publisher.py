@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -43,6 +44,8 @@ class CeleryPublisher:
     def wake(self, *wakes: Wake) -> int:
         """Send wakes; returns how many were sent. Stops at the first failure: the rest is the sweep's."""
         sent = 0
+        if not wakes:
+            return sent
         with self._lock:
             if time.monotonic() < self._away_until:
                 return 0
@@ -164,13 +167,17 @@ class CeleryPublisher:
 
     def _serve(self) -> None:
         while True:
-            item = self._soon.get()
-            if item is None:
+            items = [self._soon.get()]
+            # What came meanwhile goes with it: a fan's messages in a few pipelines, not one by one.
+            with contextlib.suppress(queue.Empty):
+                while len(items) < LARGEST_BATCH:
+                    items.append(self._soon.get_nowait())
+            self.wake(*(item for item in items if isinstance(item, Wake)))
+            for item in items:
+                if isinstance(item, UUID):
+                    self._hints.settled(item)
+            if None in items:
                 return
-            if isinstance(item, Wake):
-                self.wake(item)
-            else:
-                self._hints.settled(item)
 
 
 def _away() -> tuple[type[Exception], ...]:

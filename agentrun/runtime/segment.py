@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentrun.runtime")
 
+LONGEST_PAUSE = 0.5
+"""Seconds that a segment lets pass before it looks again at what was resolved while it wanted to park."""
+
 
 @dataclass(slots=True, eq=False)
 class Executing:
@@ -85,6 +88,7 @@ async def _until_it_ends(engine: Engine, kind: Kind, claimed: Mapping[str, Any],
     """Execute, and execute again from the journal while parking is refused: an answer came that was not seen yet."""
     resolutions = claimed["resolutions"]
     while True:
+        began = time.monotonic()
         steps, waits = await _journal(engine, claimed, lease, resolutions)
         ending = await _execute(engine, kind, claimed, steps, waits)
         if not (isinstance(ending, Stopped) and isinstance(ending.by, Parked) and claimed.get("keeps_request", True)):
@@ -92,13 +96,19 @@ async def _until_it_ends(engine: Engine, kind: Kind, claimed: Mapping[str, Any],
         report = await park(engine, claimed, lease, waits)
         if report is not None:
             return _told(report, claimed, steps)
-        held = await engine.writer.write(Write(HELD, {"run_id": lease.run_id, "epoch": lease.epoch}))
+        held = await _held(engine, lease)
         if not held:
             return _told(Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"]), claimed, steps)
         if held[0]["cancel_requested"]:
             return _told(await settle(engine, claimed, lease, Stopped(Cancelled())), claimed, steps)
-        resolutions = held[0]["resolutions"]
         lease.go_on()
+        # While the steps of a large fan end one after the other, half the time is enough for looking at what has ended.
+        await asyncio.sleep(min(time.monotonic() - began, LONGEST_PAUSE))
+        resolutions = (await _held(engine, lease) or held)[0]["resolutions"]
+
+
+async def _held(engine: Engine, lease: Lease) -> list[dict[str, Any]]:
+    return await engine.writer.write(Write(HELD, {"run_id": lease.run_id, "epoch": lease.epoch}))
 
 
 async def _claim(engine: Engine, run_id: UUID, owner: str) -> Mapping[str, Any] | None:

@@ -37,6 +37,9 @@ log = logging.getLogger("agentrun.upkeep")
 GRACE_SECONDS = 1.0
 """A run that became due just now has its wake on the way: it is counted, but not woken again yet."""
 
+STEPS_TO_A_RUN = 10
+"""How many messages for steps one sweep sends for each that it may send for a run: fans are lost as a whole."""
+
 
 @dataclass(slots=True)
 class Found:
@@ -171,12 +174,12 @@ class Sweep:
                 continue
             batch = self._settings.sweep_batch
             due = self._count(sweeping.DUE_COUNT, queue, depth + batch)
-            due += self._count(OFFERED_COUNT, queue, depth + batch)
+            due += self._count(OFFERED_COUNT, queue, depth + STEPS_TO_A_RUN * batch)
             if due <= depth:
                 continue
             params = self._scope | {"queue": queue, "grace": GRACE_SECONDS, "limit": min(due - depth, batch)}
             wakes = [Wake.of(lost, cause="sweep") for lost in self._database.rows(sweeping.DUE, params)]
-            left = min(due - depth, batch) - len(wakes)
+            left = min(due - depth - len(wakes), STEPS_TO_A_RUN * batch)
             if left > 0:
                 offered = self._database.rows(OFFERED_DUE, params | {"limit": left})
                 wakes += [Wake.of_step(lost, cause="redispatch") for lost in offered]
