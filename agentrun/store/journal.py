@@ -32,7 +32,7 @@ from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, Status, StepStatus
 from agentrun.store.budgets import TODAY
-from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID
+from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID, locked_among
 from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, seconds, word
 from agentrun.store.tables import event_seq, runs, spend, steps
 
@@ -93,16 +93,7 @@ def _record_many() -> Statement:
     )
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "result": Text, "error": Text})
-    locked = (
-        select(runs.c.id, runs.c.epoch)
-        .where(
-            runs.c.id.in_(select(mine.c.run_id)),
-            runs.c.status == word(Status.RUNNING),
-        )
-        .order_by(runs.c.id)
-        .with_for_update(key_share=True)
-        .cte("locked")
-    )
+    locked = locked_among(mine, runs.c.status == word(Status.RUNNING))
     held = (
         select(locked.c.id, mine)
         .join(mine, and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch))
@@ -111,8 +102,7 @@ def _record_many() -> Statement:
     )
     given = {name: cast(held.c[name], JSON) if name in ("args", "result", "error") else held.c[name] for name in named}
     recorded = _recorded(held, given).cte("recorded")
-    mine_of = and_(held.c.run_id == recorded.c.run_id, held.c.key == recorded.c.key)
-    return compiled_many("record_many", select(held.c.nth).join(recorded, mine_of), ("run_id", *named))
+    return compiled_many("record_many", select(recorded), ("run_id", *named))
 
 
 def _record(*, with_usage: bool) -> Statement:

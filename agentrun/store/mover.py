@@ -12,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Double,
+    TableValuedAlias,
     Text,
     case,
     func,
@@ -74,14 +75,19 @@ def locked_rows(source: Status, names: Mapping[str, type[TypeEngine[Any]]]) -> C
     """The runs that the parameter `rows` names, locked in the order of their ids, with what is said for each."""
     mine = recordset("mine", {"run_id": UUID, "epoch": BigInteger, "by": Text, "data": Text, **names})
     said = [mine.c[name] for name in ("nth", "by", "data", *names)]
-    return (
-        select(runs.c.id, mine.c.epoch.label("named_epoch"), *said)
-        .join(mine, mine.c.run_id == runs.c.id)
-        .where(runs.c.status == word(source))
-        .order_by(runs.c.id)
-        .with_for_update(key_share=True, of=runs)
-        .cte("locked")
-    )
+    locked = locked_among(mine, runs.c.status == word(source))
+    of_locked = select(locked.c.id, mine.c.epoch.label("named_epoch"), *said).join(mine, mine.c.run_id == locked.c.id)
+    return of_locked.cte("said")
+
+
+def locked_among(mine: TableValuedAlias, *guards: ColumnElement[bool]) -> CTE:
+    """The runs that a recordset names, locked in the order of their ids.
+
+    By an array of ids: a join would have the planner guess how many there are, and it may scan them once for each run.
+    """
+    ids = func.array(select(mine.c.run_id).scalar_subquery())
+    named = select(runs.c.id, runs.c.epoch).where(runs.c.id == func.any(ids), *guards).order_by(runs.c.id)
+    return named.with_for_update(key_share=True).cte("locked")
 
 
 def _implied_by(target: Status) -> dict[str, ColumnElement[Any]]:

@@ -31,7 +31,8 @@ class Statement:
     name: str
     element: Executable
     many: Statement | None = field(default_factory=lambda: None)
-    """The same for many at once: takes `rows`, JSON objects of `row_names` numbered by `nth`, and returns `nth`."""
+    """The same for many at once: takes `rows`, JSON objects of `row_names`, each with its number `nth`. A row that it
+    returns belongs to the one of its `nth`, or to the one of its `run_id` and `key`."""
 
     row_names: tuple[str, ...] = field(default_factory=lambda: ())
     """Of a statement for many: the parameters that differ from row to row. The others are the process's own."""

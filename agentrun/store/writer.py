@@ -172,9 +172,10 @@ async def _pipelined(connection: AsyncConnection[type_of_row], batch: Sequence[W
         many = [await connection.execute(of.sql, _of_many(of, group)) for of, group in together]
         single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
     answers: list[Rows] = [[] for _ in batch]
+    places = {(write.run_id, write.params.get("key")): nth for nth, write in enumerate(batch)}
     for cursor in many:
         for row in await cursor.fetchall():
-            answers[row["nth"]] = [row]
+            answers[row["nth"] if "nth" in row else places[row["run_id"], row["key"]]] = [row]
     for nth, cursor in single:
         answers[nth] = await cursor.fetchall()
     return answers
