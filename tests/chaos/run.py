@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentrun import Client, Settings
 from agentrun.embedded import EmbeddedPostgres
-from agentrun.testing.guard import Guard
+from agentrun.testing.forking import Zygote
 from tests.chaos import bodies
 from tests.chaos.aftermath import Aftermath
 from tests.chaos.eyes import Eyes
@@ -34,7 +34,7 @@ def chaos(plan: Plan, settings: Settings, postgres: EmbeddedPostgres, directory:
     began = time.monotonic()
     with contextlib.ExitStack() as undo:
         client = undo.enter_context(Client(settings=settings))
-        fleet = Fleet(settings, directory, undo.enter_context(contextlib.closing(Guard())))
+        fleet = Fleet(settings, directory, undo.enter_context(contextlib.closing(Zygote())))
         undo.callback(fleet.stop)
         fleet.start()
         undo.enter_context(second_sweeper(settings, random.Random(luck.random())))
