@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -31,7 +32,14 @@ def _use_memory() -> None:
     tempfile.tempdir = None
 
 
+def _hear_ctrl_c() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would all that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 _use_memory()
+_hear_ctrl_c()
 
 
 @pytest.fixture(scope="session")
