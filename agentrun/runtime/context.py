@@ -10,6 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from inspect import CO_COROUTINE
+from types import FunctionType
 from typing import Any, Literal, ParamSpec, TypeVar, cast, get_type_hints, overload
 from uuid import UUID
 
@@ -231,7 +233,7 @@ class Context(RemoteVerbs, WaitingVerbs):
     def _callable(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[[], Awaitable[Any]]:
-        if _is_async(function):
+        if (type(function) is FunctionType and function.__code__.co_flags & CO_COROUTINE) or _is_async(function):
             return functools.partial(function, *args, **kwargs)
         return functools.partial(in_thread, self._threads, function, *args, **kwargs)
 

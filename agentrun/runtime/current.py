@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,15 +14,19 @@ from agentrun.core.errors import BodyError
 
 @dataclass(frozen=True, slots=True)
 class CurrentStep:
-    """The step that is executing. `idempotency_key` is the same in every attempt: hand it to the outside system."""
+    """The step that is executing."""
 
     run_id: UUID
     key: str
     name: str
     attempt: int
-    idempotency_key: str
     owner: str | None = None
     beat: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt of the step, and no other step's: hand it to the outside system."""
+        return idempotency_key(self.run_id, self.key)
 
     def heartbeat(self, progress: Any = None) -> None:
         """Say that the step is alive, and how far it is (a JSON value). For remote steps with a `timeout`.
@@ -31,6 +36,11 @@ class CurrentStep:
         """
         if self.beat is not None:
             self.beat(progress)
+
+
+def idempotency_key(run_id: UUID, key: str) -> str:
+    """The same in every attempt of a step, and nobody else's: what outside systems tell repeats by."""
+    return hashlib.sha256(f"{run_id}/{key}".encode()).hexdigest()[:32]
 
 
 CURRENT: contextvars.ContextVar[CurrentStep | None] = contextvars.ContextVar("agentrun_current_step", default=None)

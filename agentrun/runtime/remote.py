@@ -21,11 +21,12 @@ from agentrun.core.outcome import LeaseLost, Parked
 from agentrun.core.policy import Backoff
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, WaitKind, WaitStatus
+from agentrun.runtime.current import idempotency_key
 from agentrun.runtime.gathering import note_waiting
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import Retries, as_retries
 from agentrun.runtime.remotesteps import remote_steps
-from agentrun.runtime.stepspec import WriteUnknown, idempotency_key, recorded_failure, same_step
+from agentrun.runtime.stepspec import WriteUnknown, recorded_failure, same_step
 from agentrun.runtime.waits import Waits, wait_id
 from agentrun.store.remote import OFFER
 from agentrun.store.writer import Write

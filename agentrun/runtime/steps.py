@@ -28,7 +28,7 @@ from agentrun.core.errors import (
 from agentrun.core.failures import Failure, describe
 from agentrun.core.outcome import Cancelled, LeaseLost, LimitReached
 from agentrun.core.words import Effect, FailureClass, Reason, StepKind, StepStatus
-from agentrun.runtime.current import CURRENT, CurrentStep
+from agentrun.runtime.current import CURRENT, CurrentStep, idempotency_key
 from agentrun.runtime.effects import NOT_APPLIED, Applied
 from agentrun.runtime.keys import BRANCH
 from agentrun.runtime.lease import Lease
@@ -41,7 +41,6 @@ from agentrun.runtime.stepspec import (
     as_replayed,
     detached,
     ended_with,
-    idempotency_key,
     in_thread,
     recorded_failure,
     same_step,
@@ -365,15 +364,14 @@ class Steps:
     # ---- shared
 
     async def _called(self, spec: StepSpec, attempt: int) -> Any:
+        if spec.timeout is None:
+            return await self._inside(spec, attempt, spec.call)
         async with asyncio.timeout(spec.timeout):
             return await self._inside(spec, attempt, spec.call)
 
     async def _inside(self, spec: StepSpec, attempt: int, call: Callable[[], Any]) -> Any:
         """Call with the step's own context: `current_step()` works, and steps do not nest."""
-        step = CurrentStep(
-            self.lease.run_id, spec.key, spec.name, attempt, idempotency_key(self.lease.run_id, spec.key), self.owner,
-            beat=lambda _progress: self.lease.check(),
-        )  # fmt: skip
+        step = CurrentStep(self.lease.run_id, spec.key, spec.name, attempt, self.owner, self._beat)
         inside, outside = CURRENT.set(step), BRANCH.set(None)
         try:
             answer = call()
@@ -384,6 +382,9 @@ class Steps:
         finally:
             CURRENT.reset(inside)
             BRANCH.reset(outside)
+
+    def _beat(self, _progress: object) -> None:
+        self.lease.check()
 
     def _encoded(self, spec: StepSpec, value: Any) -> str:
         what = f"the result of step `{spec.name}`"

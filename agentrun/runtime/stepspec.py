@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
-from uuid import UUID
 
 from agentrun.core.codec import decode
 from agentrun.core.errors import NonDeterminism, StepFailed
@@ -88,11 +86,6 @@ class WriteUnknown(BaseException):
         super().__init__(f"write `{name}` ({key}) raised {failure.error_type}; nobody knows whether it happened")
         self.key, self.name = key, name
         self.failure = replace(failure, step_key=key)
-
-
-def idempotency_key(run_id: UUID, key: str) -> str:
-    """The same in every attempt of a step, and nobody else's: what outside systems tell repeats by."""
-    return hashlib.sha256(f"{run_id}/{key}".encode()).hexdigest()[:32]
 
 
 async def in_thread(executor: Executor, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -173,7 +173,6 @@ class _Taking:
             key=self._taken["key"],
             name=step.name,
             attempt=self._taken["attempt"],
-            idempotency_key=self._taken["idempotency_key"],
             owner=self._taken["owner"],
             beat=self.beat,
         )
