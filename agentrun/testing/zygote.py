@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Any, cast
 
-from agentrun.store.sql import Statement
-
 IMPORTS = (
     "celery.__main__", "celery.bin.celery", "celery.apps.worker", "celery.apps.beat", "celery.worker.consumer",
     "celery.worker.components", "celery.worker.autoscale", "celery.app.control", "celery.app.events",
@@ -40,21 +38,12 @@ def main(descriptor: int) -> None:
     for name in IMPORTS:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    _compile_statements()
     gc.collect()
+    # What was imported is no garbage: neither to the collector nor, a second later, at each child's end.
     gc.freeze()
     wish = _served(socket.socket(fileno=descriptor))
     if wish is not None:
-        gc.unfreeze()
         _become(wish, ways)
-
-
-def _compile_statements() -> None:
-    """What every process does on first use, done once for all."""
-    for each in gc.get_objects():
-        if isinstance(each, Statement):
-            for statement in filter(None, (each, each.many)):
-                _ = statement.names, statement.sql
 
 
 def _foreign_ways() -> list[str]:
