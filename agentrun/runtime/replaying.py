@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -40,22 +39,14 @@ def replay(journal: Journal, *, kinds: Registry = registry, settings: Settings |
     Raises UnknownKind where none is.
     """
     kinds.require(journal.run["kind"])
-    told: list[Replay | BaseException] = []
 
-    def work() -> None:
-        # A thread and a loop of its own: the caller may be on a loop, and bodies expect ours.
-        try:
-            with asyncio.Runner(loop_factory=_loop) as runner:
-                told.append(runner.run(_Replaying(journal, kinds, settings or Settings()).outcome()))
-        except BaseException as error:
-            told.append(error)
+    def work() -> Replay:
+        with asyncio.Runner(loop_factory=_loop) as runner:
+            return runner.run(_Replaying(journal, kinds, settings or Settings()).outcome())
 
-    thread = threading.Thread(target=work, name="agentrun replay")
-    thread.start()
-    thread.join()
-    if isinstance(told[0], BaseException):
-        raise told[0]
-    return told[0]
+    # A thread and a loop of its own: the caller may be on a loop, and bodies expect ours.
+    with ThreadPoolExecutor(1, "agentrun replay") as thread:
+        return thread.submit(work).result()
 
 
 def _loop() -> asyncio.AbstractEventLoop:
