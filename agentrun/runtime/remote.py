@@ -181,6 +181,7 @@ async def _offer(waits: Waits, spec: OfferSpec) -> None:
         "queue": spec.queue,
         "pickup": spec.policy["pickup_timeout"],
         "policy": json.dumps(spec.policy),
+        "namespace": waits.settings.namespace,
         "wait_id": wait_id(lease.run_id, spec.key),
         "asks": asks,
         "asks_digest": digest(asks),

@@ -6,6 +6,7 @@ statements deadlock. A wait of kind `remote` parks the run; it is resolved in th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -14,6 +15,8 @@ from sqlalchemy import (
     Double,
     Text,
     and_,
+    case,
+    cast,
     func,
     literal_column,
     null,
@@ -23,11 +26,11 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
-from sqlalchemy.sql.selectable import CTE
+from sqlalchemy.sql.selectable import CTE, TableValuedAlias
 
-from agentrun.core.words import Effect, EventType, StepKind, StepStatus, WaitStatus
-from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, counted, told, told_resolved
-from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
+from agentrun.core.words import Effect, EventType, Status, StepKind, StepStatus, WaitStatus
+from agentrun.store.mover import BY, NAMESPACE, RUN_ID, counted, locked_among, told, told_resolved
+from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, seconds, word
 from agentrun.store.tables import event_seq, runs, steps, waits
 from agentrun.store.waits import KEY, SEEN_COLUMNS, registered
 from agentrun.store.waits import held as held_by_segment
@@ -74,28 +77,63 @@ def _offer() -> Statement:
     A step that has to be done again (it failed with its segment, or is known not to have happened) is offered afresh.
     """
     source = held_by_segment()
+    offered = _offered(source, {name: param(name, kind) for name, kind in _OFFERED_COLUMNS.items()})
+    asking = select(source.c.id, source.c.namespace).join(offered, offered.c.run_id == source.c.id).cte("asking")
+    waiting = _reopened(registered(asking)).returning(*SEEN_COLUMNS).cte("waiting")
+    return compiled("offer_step", select(waiting), _offer_many())
+
+
+_OFFERED_COLUMNS: dict[str, Any] = {
+    "key": Text, "epoch": BigInteger, "step_kind": Text, "name": Text, "effect": Text, "args_digest": Text,
+    "args": JSON, "idempotency_key": Text, "queue": Text, "pickup": Double, "policy": JSON,
+}  # fmt: skip
+_ASKED_COLUMNS: dict[str, Any] = {"wait_id": UUID, "asks": JSON, "asks_digest": Text}
+
+
+def _offer_many() -> Statement:
+    """As `offer_step`, for the steps of a batch: a run that offers a thousand is locked once."""
+    columns = {"run_id": UUID, **_OFFERED_COLUMNS, **_ASKED_COLUMNS}
+    mine = recordset("mine", {name: Text if kind is JSON else kind for name, kind in columns.items()})
+    locked = locked_among(mine, runs.c.status == word(Status.RUNNING))
+    ours = and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch)
+    source = select(locked.c.id, mine).join(mine, ours).order_by(mine.c.nth).cte("held")
+    offered = _offered(source, {name: _as(source.c[name], kind) for name, kind in _OFFERED_COLUMNS.items()})
+    same = and_(offered.c.run_id == source.c.id, offered.c.key == source.c.key)
+    asking = select(source, NAMESPACE.label("namespace")).join(offered, same).cte("asking")
+    said = {
+        "id": asking.c.wait_id,
+        "step_key": asking.c.key,
+        "name": asking.c.name,
+        "asks": _as(asking.c.asks, JSON),
+        "asks_digest": asking.c.asks_digest,
+    }
+    stored = _reopened(registered(asking, **said)).returning(*SEEN_COLUMNS, waits.c.run_id).cte("waiting")
+    its = and_(asking.c.id == stored.c.run_id, asking.c.key == stored.c.step_key)
+    return compiled_many("offer_steps", select(stored, asking.c.nth).join(asking, its), columns)
+
+
+def _as(value: ColumnElement[Any], kind: Any) -> ColumnElement[Any]:
+    """JSON travels as text, so that it is stored as it was written."""
+    return cast(value, JSON) if kind is JSON else value
+
+
+def _offered(source: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
+    """The one place where a step is offered for the first time."""
+    columns = {name: value for name, value in given.items() if name not in ("step_kind", "pickup")}
     values: dict[str, Any] = {
         "run_id": source.c.id,
-        "key": KEY,
-        "kind": param("step_kind", Text),
-        "name": param("name", Text),
-        "effect": param("effect", Text),
+        **columns,
+        "kind": given["step_kind"],
         "status": word(StepStatus.OFFERED),
         "attempt": number(1),
-        "epoch": EPOCH,
-        "args_digest": param("args_digest", Text),
-        "args": param("args", JSON),
-        "idempotency_key": param("idempotency_key", Text),
-        "queue": param("queue", Text),
         "offered_at": now(),
         "due_at": now(),
-        "lease_expires_at": now() + seconds(param("pickup", Double)),
-        "policy": param("policy", JSON),
+        "lease_expires_at": now() + seconds(given["pickup"]),
     }
     again = {name: insert(steps).excluded[name] for name in values if name not in ("run_id", "key", "idempotency_key")}
     again |= {"attempt": steps.c.attempt + number(1), "error": null(), "finished_at": null()}
     again |= {"redispatch_count": number(0)}
-    offered = (
+    return (
         insert(steps)
         .from_select(list(values), select(*values.values()).select_from(source))
         .on_conflict_do_update(
@@ -103,22 +141,35 @@ def _offer() -> Statement:
             set_=again,
             where=steps.c.status.in_([word(StepStatus.NOT_APPLIED), word(StepStatus.REDO)]),
         )
-        .returning(steps.c.run_id.label("id"))
+        .returning(steps.c.run_id, steps.c.key)
         .cte("offered")
     )
-    asking = select(source.c.id, source.c.namespace).join(offered, offered.c.id == source.c.id).cte("asking")
-    stored = registered(asking).on_conflict_do_update(
+
+
+def _reopened(stored: Any) -> Any:
+    """The wait of a step that is offered afresh is open again."""
+    return stored.on_conflict_do_update(
         index_elements=["run_id", "step_key"],
         set_={"status": word(WaitStatus.OPEN), "resolution": null(), "resolved_by": null(), "resolved_at": null()},
     )
-    return compiled("offer_step", select(stored.returning(*SEEN_COLUMNS).cte("waiting")))
 
 
-def _take(source: CTE, *guards: ColumnElement[bool], **values: ColumnElement[Any]) -> CTE:
+def _locked_many(mine: TableValuedAlias, *guards: ColumnElement[bool]) -> CTE:
+    """The runs of a batch's steps, locked in the order of their ids, with what is said of each step."""
+    ids = func.array(select(mine.c.run_id).scalar_subquery())
+    columns = (runs.c.id, runs.c.status, runs.c.owner, runs.c.kind, runs.c.priority)
+    named = select(*columns).where(runs.c.id == func.any(ids), runs.c.namespace == NAMESPACE, *guards)
+    locked = named.order_by(runs.c.id).with_for_update(key_share=True).cte("locked")
+    said = [mine.c[name] for name in mine.c.keys() if name != "run_id"]  # noqa: SIM118 - a column collection
+    return select(locked, *said).join(mine, mine.c.run_id == locked.c.id).order_by(mine.c.nth).cte("held")
+
+
+def _take(source: CTE, key: ColumnElement[str], *guards: Any, **values: Any) -> CTE:
     """The one place where a step is taken: exclusive, because it has to be on offer."""
+    nth = (source.c.nth,) if "nth" in source.c else ()
     return (
         update(steps)
-        .where(steps.c.run_id == source.c.id, steps.c.key == KEY, OFFERED, steps.c.due_at <= now(), *guards)
+        .where(steps.c.run_id == source.c.id, steps.c.key == key, OFFERED, steps.c.due_at <= now(), *guards)
         .values(
             status=word(StepStatus.STARTED),
             step_epoch=func.coalesce(steps.c.step_epoch, number(0)) + number(1),
@@ -131,61 +182,84 @@ def _take(source: CTE, *guards: ColumnElement[bool], **values: ColumnElement[Any
         )
         .returning(
             *OFFER_COLUMNS, steps.c.effect, steps.c.args, steps.c.step_epoch, steps.c.policy, steps.c.idempotency_key,
-            source.c.owner, source.c.kind.label("run_kind"), source.c.priority,
+            source.c.owner, source.c.kind.label("run_kind"), source.c.priority, *nth,
         )
         .cte("taken")
     )  # fmt: skip
 
 
+_GOES_ON = (runs.c.finished_at.is_(None), runs.c.cancel_requested_at.is_(None))
+
+
 def _take_remote() -> Statement:
     """Refuses (no row): not on offer, not due, the run is final or about to be cancelled, or unknown here."""
-    source = _run(runs.c.finished_at.is_(None), runs.c.cancel_requested_at.is_(None))
-    taken = _take(
+    taken = _take_known(_run(*_GOES_ON), KEY, TOKEN)
+    return compiled("take_step", select(taken), _take_many())
+
+
+def _take_many() -> Statement:
+    """As `take_step`, for the messages of a batch. Of two for one step, one takes it."""
+    columns = {"run_id": UUID, "key": Text, "token_digest": Text}
+    source = _locked_many(recordset("mine", columns), *_GOES_ON)
+    return compiled_many("take_steps", select(_take_known(source, source.c.key, source.c.token_digest)), columns)
+
+
+def _take_known(source: CTE, key: ColumnElement[str], token: ColumnElement[str]) -> CTE:
+    return _take(
         source,
+        key,
         steps.c.kind == word(StepKind.REMOTE),
         steps.c.name == func.any(param("names", ARRAY(Text))),
         lease_expires_at=now() + seconds(LEASE),
-        token_digest=TOKEN,
+        token_digest=token,
         reconcilable=steps.c.name == func.any(param("reconcilable", ARRAY(Text))),
         effect=func.coalesce(_POLICY_EFFECT, _DECLARED_HERE, steps.c.effect),
     )
-    return compiled("take_step", select(taken))
 
 
 def _take_external() -> Statement:
     """A program elsewhere takes a step and gets a token for it. Refuses as `take_step`, and a step with a queue."""
-    source = _run(runs.c.finished_at.is_(None), runs.c.cancel_requested_at.is_(None))
     # Without a window nobody's silence is too long. A time in 30 years is one that every driver can read.
     window = now() + seconds(func.coalesce(policy("window"), number(10**9)))
-    taken = _take(source, steps.c.kind == word(StepKind.EXTERNAL), lease_expires_at=window, token_digest=TOKEN)
+    of_kind = steps.c.kind == word(StepKind.EXTERNAL)
+    taken = _take(_run(*_GOES_ON), KEY, of_kind, lease_expires_at=window, token_digest=TOKEN)
     return compiled("take_external", select(taken))
 
 
-def _end(name: str, source: CTE, guard: ColumnElement[bool], status: StepStatus) -> Statement:
+def _end(
+    name: str, source: CTE, guard: ColumnElement[bool], status: StepStatus, many: Statement | None = None
+) -> Statement:
     """End a step, resolve the run's wait, and put a parked run back to the queue: one statement.
 
     Returns the run with the status that it had. For a final run only the step changes.
     """
-    done = (
+    said = {"result": param("result", JSON), "error": param("error", JSON)}
+    done = _ended(source, guard, status, KEY, **said).returning(steps.c.run_id, steps.c.key).cte("done")
+    return _resolving(name, source, done, null(), many)
+
+
+def _ended(
+    source: CTE, guard: ColumnElement[bool], status: StepStatus, key: ColumnElement[str], **said: ColumnElement[Any]
+) -> Any:
+    """The one place where a step ends that was done elsewhere."""
+    return (
         update(steps)
-        .where(steps.c.run_id == source.c.id, steps.c.key == KEY, ELSEWHERE, guard)
+        .where(steps.c.run_id == source.c.id, steps.c.key == key, ELSEWHERE, guard)
         .values(
             status=word(status),
-            result=param("result", JSON),
-            error=param("error", JSON),
             seq=event_seq.next_value(),
             finished_at=now(),
             lease_expires_at=null(),
             due_at=null(),
             token_digest=null(),
+            **said,
         )
-        .returning(steps.c.run_id, steps.c.key, steps.c.queue)
-        .cte("done")
     )
-    return _resolving(name, source, done, null())
 
 
-def _resolving(name: str, source: CTE, done: CTE, resolution: ColumnElement[Any], **values: Any) -> Statement:
+def _resolving(
+    name: str, source: CTE, done: CTE, resolution: ColumnElement[Any], many: Statement | None = None, **values: Any
+) -> Statement:
     resolved = (
         update(waits)
         .where(waits.c.run_id == done.c.run_id, waits.c.step_key == done.c.key, waits.c.status == word(WaitStatus.OPEN))
@@ -198,14 +272,44 @@ def _resolving(name: str, source: CTE, done: CTE, resolution: ColumnElement[Any]
     both = select(source.c.id, source.c.status, *woken).select_from(
         done.join(source, source.c.id == done.c.run_id).outerjoin(parent, true())
     )
-    return compiled(name, both.add_cte(told_resolved(parent, BY, REMOTE)))
+    return compiled(name, both.add_cte(told_resolved(parent, BY, REMOTE)), many)
 
 
 def _complete() -> Statement:
     """The first result counts, also one of a taker whose lease had lapsed. Refuses: ended, or never taken by it."""
-    before = and_(or_(STARTED, OFFERED), steps.c.step_epoch >= STEP_EPOCH)
-    mine = or_(before, and_(STARTED, steps.c.token_digest == TOKEN))
-    return _end("complete_step", _run(), mine, StepStatus.COMPLETED)
+    mine = or_(_not_ended_since(STEP_EPOCH), and_(STARTED, steps.c.token_digest == TOKEN))
+    return _end("complete_step", _run(), mine, StepStatus.COMPLETED, _complete_many())
+
+
+def _not_ended_since(step_epoch: ColumnElement[int]) -> ColumnElement[bool]:
+    return and_(or_(STARTED, OFFERED), steps.c.step_epoch >= step_epoch)
+
+
+def _complete_many() -> Statement:
+    """As `complete_step`, for the results of a batch: each resolves its wait, and a run is counted and woken once."""
+    columns = {"run_id": UUID, "key": Text, "step_epoch": BigInteger, "result": Text, "by": Text}
+    source = _locked_many(recordset("mine", columns))
+    said = {"result": cast(source.c.result, JSON), "error": null()}
+    ended = _ended(source, _not_ended_since(source.c.step_epoch), StepStatus.COMPLETED, source.c.key, **said)
+    done = ended.returning(steps.c.run_id, steps.c.key, source.c.nth, source.c.by).cte("done")
+    resolved = (
+        update(waits)
+        .where(waits.c.run_id == done.c.run_id, waits.c.step_key == done.c.key, waits.c.status == word(WaitStatus.OPEN))
+        .values(status=word(WaitStatus.RESOLVED), resolution=null(), resolved_by=done.c.by, resolved_at=now())
+        .returning(waits.c.run_id, waits.c.step_key, waits.c.resolved_by)
+        .cte("answered")
+    )
+    parent = counted(resolved)
+    each = select(parent.c.id, parent.c.epoch, resolved.c.step_key, resolved.c.resolved_by)
+    heard = each.join(resolved, resolved.c.run_id == parent.c.id).cte("heard")
+    first = func.row_number().over(partition_by=done.c.run_id, order_by=done.c.nth) == number(1)
+    woken = [parent.c[column] for column in ("queue", "kind", "priority")]
+    rows = (
+        select(source.c.id, done.c.nth, case((first, source.c.status)).label("status"), *woken)
+        .select_from(done.join(source, source.c.nth == done.c.nth).outerjoin(parent, parent.c.id == done.c.run_id))
+        .add_cte(told_resolved(heard, heard.c.resolved_by, REMOTE))
+    )
+    return compiled_many("complete_steps", rows, columns)
 
 
 def _fail() -> Statement:
@@ -280,8 +384,7 @@ def _interrupt() -> Statement:
         .cte("done")
     )
     interrupted = func.json_build_object(literal_column("'interrupted'"), true())
-    stamped = {"pending_effect": word(Effect.NON_IDEMPOTENT_WRITE)}
-    return _resolving("interrupt_step", source, left, interrupted, **stamped)
+    return _resolving("interrupt_step", source, left, interrupted, pending_effect=word(Effect.NON_IDEMPOTENT_WRITE))
 
 
 def _beat() -> Statement:

@@ -21,7 +21,7 @@ QUEUE = "steps"
 @durable("big-fan")
 async def big_fan(ctx: Context, count: int) -> list[Any]:
     """`count` steps side by side; every tenth charges."""
-    return await ctx.gather(*[ctx.remote("charge" if n % 10 == 9 else "double", n, queue=QUEUE) for n in range(count)])
+    return await ctx.gather(*[ctx.remote("big-charge" if n % 10 == 9 else "big-double", n, queue=QUEUE) for n in range(count)])
 
 
 @durable("one")
@@ -30,14 +30,14 @@ async def one(ctx: Context, options: dict[str, Any]) -> Any:
     return await ctx.remote(options.pop("step"), options.pop("input", 1), queue=QUEUE, **options)
 
 
-@remote_step("double", effect=Effect.READ_ONLY)
+@remote_step("big-double", effect=Effect.READ_ONLY)
 async def double(n: int) -> int:
     """Takes a moment, like a request to somebody."""
     await asyncio.sleep(0.02)
     return 2 * n
 
 
-@remote_step("charge", effect=Effect.NON_IDEMPOTENT_WRITE, reconcile=lambda key: _found(key))
+@remote_step("big-charge", effect=Effect.NON_IDEMPOTENT_WRITE, reconcile=lambda key: _found(key))
 async def charge(n: int) -> int:
     """Happens outside, and must happen once."""
     _tell(f"charge {n}", current_step().idempotency_key)

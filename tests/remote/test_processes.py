@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
-import psycopg
 import pytest
 from redis import Redis
 
