@@ -13,7 +13,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from agentrun import Client, Context, NotApplied, Retryable, RunFailed, durable
+from agentrun import Client, Context, Effect, NotApplied, Retryable, RunFailed, durable, remote_step
 from agentrun.core.words import EventType
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry
@@ -23,6 +23,13 @@ from tests.docs.pages import ROOT
 from tests.docs.test_tables import rows_of, words_in
 
 EXPIRE = "UPDATE agentrun.runs SET lease_expires_at = now() - interval '1 second' WHERE id = %s"
+
+TAKEN_BY_THE_DEAD = """
+UPDATE agentrun.steps SET status = 'started', step_epoch = coalesce(step_epoch, 0) + 1, by = 'worker:dead:1',
+    started_seq = nextval('agentrun.event_seq'), started_at = now(), due_at = NULL,
+    lease_expires_at = now() - interval '1 s'
+WHERE run_id = %s AND status = 'offered'
+"""
 
 arrived = threading.Event()
 
@@ -52,6 +59,8 @@ async def events(ctx: Context, what: str) -> str:
             return await ctx.write(not_applied)
         case "retry":
             return await ctx.step(not_ready)
+        case "remote":
+            return await ctx.remote("flaky", retries=2, effect=Effect.READ_ONLY)
         case "hold":
             await ctx.step(hold)
         case "ask":
@@ -119,6 +128,7 @@ def test_every_event_carries_what_the_page_says(
     # The second loss is one more than the budget allows.
     _lose(lost, stage, sweep, "failed")
     _answered(stage, sweep)
+    _elsewhere(stage, sweep)
     cancelled = stage.holding()
     client.cancel(cancelled)
     stage.until_status(cancelled, "cancelled")
@@ -145,6 +155,33 @@ def _answered(stage: Stage, sweep: Callable[[], Any]) -> None:
     stage.engine.run(stage.client.list(parent=run_id)[0].id)
     stage.engine.run(run_id)
     stage.until_status(run_id, "completed")
+
+
+def _elsewhere(stage: Stage, sweep: Callable[[], Any]) -> None:
+    """A remote step that fails once, and whose taker then dies twice."""
+    tries: list[int] = []
+
+    @remote_step("flaky")
+    def flaky() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("away")
+        return "done"
+
+    run_id = stage.once("remote")
+    (step,) = [step for step in stage.client.steps(run_id) if step.kind == "remote"]
+    assert stage.engine.run_step(run_id, step.key).outcome == "retried"
+    for heal in (sweep, lambda: stage.client.redispatch(run_id)):
+        _sql(stage, TAKEN_BY_THE_DEAD, run_id)
+        heal()
+    assert stage.engine.run_step(run_id, step.key).outcome == "completed"
+    stage.engine.run(run_id)
+    stage.until_status(run_id, "completed")
+
+
+def _sql(stage: Stage, statement: str, run_id: UUID) -> None:
+    with psycopg.connect(stage.engine.settings.require_database(), autocommit=True) as connection:
+        connection.execute(statement, [run_id])  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def _lose(run_id: UUID, stage: Stage, sweep: Callable[[], Any], status: str) -> None:
