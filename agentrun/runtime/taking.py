@@ -86,12 +86,12 @@ async def _take(engine: Engine, run_id: UUID, key: str, owner: str) -> Taken | N
         # Nobody else's, not even a process's of the same name: what it took must not be taken for ours.
         "token_digest": uuid.uuid4().hex,
     }
-    rows = await engine.writer.write(Write(remote.TAKE, params, landed=remote.TAKE_LANDED))
+    rows = await engine.writer.write(Write(remote.TAKE, params, landed=remote.TAKE_LANDED, of_step=True))
     return rows[0] if rows else None
 
 
 async def _why_not(engine: Engine, run_id: UUID, key: str) -> Report:
-    rows = await engine.writer.write(Write(STATE, {"run_id": run_id, "key": key}))
+    rows = await engine.writer.write(Write(STATE, {"run_id": run_id, "key": key}, of_step=True))
     if not rows or rows[0]["namespace"] != engine.settings.namespace:
         log.warning("a message for step %s of run %s found no such step here", key, run_id)
         return Report(run_id, "unknown")
@@ -274,7 +274,7 @@ class _Taking:
         params = self._guard() | said | {"delay": delay, "data": json.dumps(event), "mine": "yes"}
         # Still started says nothing of whether it landed, and to interrupt twice is to interrupt once.
         landed = remote.STEP_ENDED_BY if status is not StepStatus.STARTED else None
-        write = Write(statement, params, landed=landed, landed_params={"ended": str(status)})
+        write = Write(statement, params, landed=landed, landed_params={"ended": str(status)}, of_step=True)
         rows = await self._engine.writer.write(write)
         for row in rows:
             if row.get("status") == "waiting":
@@ -325,7 +325,7 @@ class Beats:
         self._due, self._stored = None, time.monotonic()
         said = {"progress": json.dumps(self._progress) if self._progress is not None else None}
         params = {**self._guard, **said, "silent_for": self._stored - self._spoken}
-        self._engine.submit(self._engine.writer.write(Write(remote.BEAT, params)))
+        self._engine.submit(self._engine.writer.write(Write(remote.BEAT, params, of_step=True)))
 
 
 def redispatch_max(policy: Mapping[str, Any], settings: Settings) -> int:

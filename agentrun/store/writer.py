@@ -44,6 +44,9 @@ class Write:
     alone: bool = False
     """It is not written together with others of its statement: it reaches beyond its own run."""
 
+    of_step: bool = False
+    """It is no segment's, but of whoever took a remote step: what becomes of the run's lease is nothing to it."""
+
     done: asyncio.Future[Rows] = field(init=False)
 
     @property
@@ -88,7 +91,7 @@ class Writer:
     def abandon(self, run_id: UUID, error: BaseException) -> None:
         """The run's lease is lost: whoever waits for one of its writes hears so, and what is not sent stays unsent."""
         for write in [*self._waiting, *self._sent]:
-            if write.run_id == run_id:
+            if write.run_id == run_id and not write.of_step:
                 write.fail(error)
 
     async def close(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import Any
 
 import psycopg
 
-from agentrun import Context, Effect, current_step, durable, remote_step
+from agentrun import NOT_APPLIED, Applied, Context, Effect, current_step, durable, remote_step
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS effects (
@@ -21,7 +22,8 @@ QUEUE = "steps"
 @durable("big-fan")
 async def big_fan(ctx: Context, count: int) -> list[Any]:
     """`count` steps side by side; every tenth charges."""
-    return await ctx.gather(*[ctx.remote("big-charge" if n % 10 == 9 else "big-double", n, queue=QUEUE) for n in range(count)])
+    names = ["big-charge" if n % 10 == 9 else "big-double" for n in range(count)]
+    return await ctx.gather(*[ctx.remote(name, n, queue=QUEUE) for n, name in enumerate(names)])
 
 
 @durable("one")
@@ -37,7 +39,13 @@ async def double(n: int) -> int:
     return 2 * n
 
 
-@remote_step("big-charge", effect=Effect.NON_IDEMPOTENT_WRITE, reconcile=lambda key: _found(key))
+def _found(key: str) -> Any:
+    with psycopg.connect(os.environ["AGENTRUN_DATABASE_URL"]) as connection:
+        row = connection.execute("SELECT what FROM effects WHERE key = %s", (key,)).fetchone()
+    return Applied(2 * int(row[0].split()[1])) if row is not None else NOT_APPLIED
+
+
+@remote_step("big-charge", effect=Effect.NON_IDEMPOTENT_WRITE, reconcile=_found)
 async def charge(n: int) -> int:
     """Happens outside, and must happen once."""
     _tell(f"charge {n}", current_step().idempotency_key)
@@ -50,18 +58,8 @@ def slow(n: int) -> int:
     """Says that it has begun, and holds on at its first attempt."""
     _tell("began")
     if not _told("go on"):
-        import threading
-
         threading.Event().wait(30)
     return 3 * n
-
-
-def _found(key: str) -> Any:
-    from agentrun import NOT_APPLIED, Applied
-
-    with psycopg.connect(os.environ["AGENTRUN_DATABASE_URL"]) as connection:
-        row = connection.execute("SELECT what FROM effects WHERE key = %s", (key,)).fetchone()
-    return Applied(2 * int(row[0].split()[1])) if row is not None else NOT_APPLIED
 
 
 def _tell(what: str, key: str | None = None) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from agentrun import Context, Effect, InvalidRequest, current_step, durable, remote_step
+from agentrun.core.outcome import LeaseLost
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry
 from agentrun.runtime.remotesteps import remote_steps
+from agentrun.runtime.taking import run_step
 from agentrun.testing import until
 from tests.remote.conftest import Doing, Here
 
@@ -210,3 +213,17 @@ def test_a_take_that_lost_its_connection_belongs_to_that_take_alone(here: Here) 
 
 def _owner(here: Here) -> Any:
     return f"worker:{here.engine.owner_suffix}"
+
+
+async def test_what_a_taker_says_is_not_abandoned_with_the_lease_of_a_segment(here: Here) -> None:
+    """Both may be of one process: the segment's writes are dropped with its lease, the step's result is not."""
+    run_id = here.parked("asks", {"step": "double", "input": 1})
+
+    async def both() -> str:
+        taking = asyncio.ensure_future(run_step(here.engine, run_id, here.step(run_id).key))
+        while not taking.done():
+            here.engine.writer.abandon(run_id, LeaseLost())
+            await asyncio.sleep(0)
+        return str(taking.result().outcome)
+
+    assert await asyncio.wrap_future(here.engine.submit(both())) == "completed"

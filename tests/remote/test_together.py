@@ -60,6 +60,7 @@ def _story(here: Here, run_id: UUID) -> Any:
         table: [
             {name: value for name, value in row.items() if name not in times and not name.endswith(("_at", "at"))}
             for row in sorted(rows, key=lambda row: str(row.get("key") or row.get("data")))
+            if row.get("type") != "claimed"
         ]
         for table, rows in stored.items()
     }
