@@ -101,6 +101,15 @@ def one_interrupted_write_is_resolved_once(s: Scene) -> None:
 
 
 @case(*RESOLVES)
+def a_remote_write_is_resolved_once_its_taker_is_gone(s: Scene) -> None:
+    s.make(lambda: interrupted(s))
+    s.set("steps", s.run, lease_expires_at="=now() + interval '1 hour'")
+    s.refused()
+    s.set("steps", s.run, lease_expires_at="=now() - interval '1 s'")
+    s.lands()
+
+
+@case(*RESOLVES)
 def a_write_of_a_run_that_goes_on_is_not_resolved(s: Scene) -> None:
     s.make(lambda: s.rows.fenced("w"))
     s.refused()
@@ -134,7 +143,7 @@ def what_ends_closes_its_own_open_waits(s: Scene) -> None:
     assert waits == {"own": "closed", "answered": "resolved"}
 
 
-@case(*FINAL, UNSTARTED)
+@case(*FINAL, UNSTARTED, alone=True)
 def what_ends_tells_its_own_parent(s: Scene) -> None:
     s.others = list(of_a_family(s))
     s.run, parent = of_a_family(s)
@@ -142,7 +151,7 @@ def what_ends_tells_its_own_parent(s: Scene) -> None:
     assert (answer["parent_id"], s.row(parent)["status"]) == (parent, "queued")
 
 
-@case(*FINAL)
+@case(*FINAL, alone=True)
 def a_parent_that_waits_no_more_is_not_told(s: Scene) -> None:
     s.run, parent = of_a_family(s)
     s.set("waits", parent, status="expired", resolved_at="=now()")
@@ -150,7 +159,7 @@ def a_parent_that_waits_no_more_is_not_told(s: Scene) -> None:
     s.lands()
 
 
-@case(*FINAL, UNSTARTED)
+@case(*FINAL, UNSTARTED, alone=True)
 def a_parent_that_has_ended_is_left_alone(s: Scene) -> None:
     s.run, parent = of_a_family(s)
     s.set("runs", parent, status="cancelled", reason="cancelled", finished_at="=now()", waiting_on=None)

@@ -70,8 +70,11 @@ def an_expired_run_tells_of_its_own_write_that_cannot_be_repeated(s: Scene) -> N
     interrupted = with_write(Effect.NON_IDEMPOTENT_WRITE)
     plain = s.rows.running()
     s.rows.expire_lease(plain)
+    taken = with_write(Effect.NON_IDEMPOTENT_WRITE)
+    s.set("steps", taken, lease_expires_at="=now() + interval '1 hour'")
     others = [
         plain,
+        taken,
         with_write(Effect.IDEMPOTENT_WRITE),
         with_write(Effect.NON_IDEMPOTENT_WRITE, reconcilable=True),
         with_write(Effect.NON_IDEMPOTENT_WRITE, ended=True),
@@ -83,12 +86,18 @@ def an_expired_run_tells_of_its_own_write_that_cannot_be_repeated(s: Scene) -> N
 @case("in_flight")
 def the_writes_in_flight_are_the_runs_own_and_have_not_ended(s: Scene) -> None:
     s.make(lambda: s.rows.fenced("w"))
-    for key in ("ended", "reads"):
+    for key in ("ended", "reads", "taken", "lapsed"):
         s.rows.fence(s.run, key)
     assert s.rows.do(journal.FINISH, s.run, **s.rows.step("ended"))
+    leases = {"taken": "1 hour", "lapsed": "-1 s"}
     with s.database.connection() as connection:
         connection.execute("UPDATE agentrun.steps SET effect = 'read_only' WHERE key = 'reads'")
-    assert [row["key"] for row in s.do()] == ["w"]
+        for key, lease in leases.items():
+            connection.execute(
+                "UPDATE agentrun.steps SET lease_expires_at = now() + %s::interval WHERE run_id = %s AND key = %s",
+                [lease, s.run, key],
+            )
+    assert sorted(row["key"] for row in s.do()) == ["lapsed", "w"]
 
 
 @case(*QUEUED)

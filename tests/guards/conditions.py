@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrun.store.sql import Statement
 
-MODULES = ("transitions", "journal", "births", "sweeping", "waits", "signals", "starting")
+MODULES = ("transitions", "journal", "births", "sweeping", "waits", "signals", "starting", "remote")
 READS = ("waits", "signals", "starting")
 """Modules whose reads are left out: they only choose candidates."""
 _STARTS = re.compile(r"\b(?:WHERE|ON(?! CONFLICT))\s+")
@@ -45,6 +45,7 @@ def statements() -> dict[str, Statement]:
         for value in vars(importlib.import_module(f"agentrun.store.{module}")).values():
             each: list[Any] = list(value.values()) if isinstance(value, dict) else [value]
             here = [one for one in each if isinstance(one, Statement)]
+            here += [one.many for one in here if one.many is not None]
             found |= {one.name: one for one in here if module not in READS or not one.sql.startswith("SELECT")}
     return found
 
@@ -103,15 +104,17 @@ def _conjuncts(sql: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     sides = list(_split(sql, start, end, " OR "))
     if len(sides) > 1:
         yield start, end
-        for side in sides:
-            parts = list(_split(sql, *side, " AND "))
-            yield from (part for part in parts if len(parts) > 1)
-        return
-    for each in _split(sql, start, end, " AND "):
-        if sql[each[0]] == "(" and sql[each[1] - 1] == ")":
-            yield from _conjuncts(sql, each[0] + 1, each[1] - 1)
-        else:
-            yield each
+    for side in sides:
+        parts = list(_split(sql, *side, " AND "))
+        for part in parts if len(parts) > 1 or len(sides) == 1 else ():
+            yield from _within(sql, *part)
+
+
+def _within(sql: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    if sql[start] == "(" and sql[end - 1] == ")":
+        yield from _conjuncts(sql, start + 1, end - 1)
+    else:
+        yield start, end
 
 
 def _split(sql: str, start: int, end: int, word: str) -> Iterator[tuple[int, int]]:

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 
 from agentrun.core.errors import AgentrunError
 from agentrun.store.database import Database
-from tests.guards import cases_moves, cases_people, cases_reads, cases_steps, cases_waits
+from tests.guards import cases_many, cases_moves, cases_people, cases_reads, cases_remote, cases_steps, cases_waits
 from tests.guards.conditions import Condition, conditions, statements, without
 from tests.guards.scene import CASES, Case, Scene
 
-__all__ = ["CASES", "cases_moves", "cases_people", "cases_reads", "cases_steps", "cases_waits"]
+__all__ = [
+    "CASES",
+    "cases_many",
+    "cases_moves",
+    "cases_people",
+    "cases_reads",
+    "cases_remote",
+    "cases_steps",
+    "cases_waits",
+]
+
+ALONE = {each.many.name: each for each in statements().values() if each.many is not None}
+"""Of each statement for many rows, the one for one."""
+
+CASES.extend(
+    replace(each, statement=many) for many, one in ALONE.items() for each in list(CASES)
+    if each.statement == one.name and not each.alone
+)  # fmt: skip
 
 RESTATES_A_CONSTRAINT = "only a running row has a lease: the table's own CHECK says so"
+OF_STEPS_ELSEWHERE = "no other step has an epoch, a lease, a time or a token of its own"
+OF_ONE_RUN = "both are of the one run that is held"
+ONLY_LOCKED = "it moves what it has locked in that very status, and nobody else moves that"
+ONLY_STARTED = "a later condition asks for a started step in any case"
 NO_GUARD = {
     "reap_requeue: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
     "reap_settle_failed: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
@@ -24,10 +45,27 @@ NO_GUARD = {
     "dispatch_failed: runs.status IN ('queued', 'waiting')": "the next condition is narrower",
     "child_not_started: runs.status IN ('queued', 'waiting')": "the next condition is narrower",
     "child_not_started: waits.status = 'open' (3)": "it settles only what an open wait is for",
+    "claim_many: runs.status IN ('queued')": ONLY_LOCKED,
+    "settle_completed_many: runs.status IN ('running')": ONLY_LOCKED,
+    "fail_troubled_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
+    "interrupt_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
+    "offer_step: offered.id = held.id": OF_ONE_RUN,
     "take_signal: runs.id = :run_id": "the signal is of this run and of the run that is held",
     "take_signal: signals.run_id = held.id": "the signal is of this run and of the run that is held",
     "take_signal: signals.taken_by_step IS NULL (2)": "who holds the run is alone in taking its signals",
     "take_signal: waits.status = 'open'": "a step that has its answer has taken no signal in the first place",
+    **{f"{name}: held.id = done.run_id": OF_ONE_RUN for name in cases_remote.RESOLVING},
+    **{f"{name}: steps.kind IN ('remote', 'external')": OF_STEPS_ELSEWHERE for name in cases_remote.FOUND},
+    **{
+        f"{name}: {condition}": ONLY_STARTED
+        for name in ("redispatch_step", "interrupt_step")
+        for condition in (
+            "steps.status = 'started'",
+            "steps.status = 'started' (2)",
+            "steps.status = 'offered'",
+            "steps.lease_expires_at < now() (2)",
+        )
+    },
 }
 """Conditions without which nothing changes, and why they stand there nevertheless."""
 
@@ -43,7 +81,9 @@ class Verdict:
 
 def play(case: Case, database: Database) -> None:
     """Raises where the case does not hold."""
-    case.play(Scene(database, statements()[case.statement]))
+    statement = statements()[case.statement]
+    one = ALONE.get(statement.name)
+    case.play(Scene(database, statement) if one is None else Scene(database, one, statement))
 
 
 def guards(names: Iterable[str] | None = None) -> Iterator[Condition]:

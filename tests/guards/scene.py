@@ -8,13 +8,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from psycopg import sql
+from pydantic_core import to_json
 
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.testing.rows import Rows
 
+_USUAL = {"limit": 100, "queue": "agentrun", "grace": 0.0, "kind": "signal", "step_epoch": 1}
 _TABLES = {"runs": "id"} | dict.fromkeys(("moves", "steps", "waits", "signals", "spend"), "run_id")
-_USUAL = {"limit": 100, "queue": "agentrun", "grace": 0.0}
 
 
 @dataclass
@@ -23,9 +24,14 @@ class Scene:
 
     database: Database
     statement: Statement
+    together: Statement | None = None
+    """The statement for many rows, where it is to be played instead: each time for one row among them."""
+
     rows: Rows = field(init=False)
     run: UUID = field(init=False)
-    others: list[UUID] = field(init=False, default_factory=list)
+    others: list[UUID] = field(init=False, default_factory=list[UUID])
+    given: dict[str, Any] = field(init=False, default_factory=dict[str, Any])
+    """Parameters that every execution of the statement has, unless it says otherwise."""
 
     def __post_init__(self) -> None:
         self.rows = Rows(self.database, namespace=uuid4().hex)
@@ -38,16 +44,30 @@ class Scene:
 
     def do(self, **params: Any) -> list[dict[str, Any]]:
         """The statement's rows; what is not given is what lets it land on a run under epoch 1, else NULL."""
-        usual = dict.fromkeys(self.statement.names) | {
-            "limit": 100,
-            "queue": "agentrun",
-            "grace": 0.0,
-            "kind": "signal",
-        }
+        if self.together is not None:
+            return self.do_many([params])
+        return self.database.rows(self.statement, self.params(self.statement, **self.given | params))
+
+    def do_many(self, each: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows of the statement for many, told of these; their `nth` is the place in the list."""
+        assert self.together is not None
+        given = [self.params(self.statement, **self.given | params) for params in each]
+        names = self.together.row_names
+        rows = [{"nth": nth, **{name: one[name] for name in names}} for nth, one in enumerate(given)]
+        return self.database.rows(self.together, given[0] | {"rows": to_json(rows).decode()})
+
+    def first(self, statement: Statement, run_id: UUID, **params: Any) -> None:
+        """Another statement does its work on a run before the one that is played."""
+        rows = self.database.rows(statement, self.params(statement, run_id=run_id, **params))
+        assert rows, f"{statement.name} was refused"
+
+    def params(self, statement: Statement, **params: Any) -> dict[str, Any]:
+        """Every parameter of the statement."""
+        usual = dict.fromkeys(statement.names) | _USUAL
         step = self.rows.step("w", status="completed", effect="non_idempotent_write")
-        given = step | ({"kind": "signal"} if "wait_id" in self.statement.names else {}) | params
+        given = step | ({"kind": "signal"} if "wait_id" in statement.names else {}) | params
         run_id = given.pop("run_id", self.run if hasattr(self, "run") else uuid4())
-        return self.database.rows(self.statement, usual | self.rows.params(run_id, **given))
+        return usual | self.rows.params(run_id, **given)
 
     def lands(self, **params: Any) -> list[dict[str, Any]]:
         """The statement does its work, and touches nobody else."""
@@ -119,6 +139,7 @@ class Case:
     name: str
     statement: str
     play: Play
+    alone: bool = False
 
     def __str__(self) -> str:
         return f"{self.statement}: {self.name.replace('_', ' ')}"
@@ -127,11 +148,11 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(*statements: str) -> Callable[[Play], Play]:
-    """Play it for each of these statements."""
+def case(*statements: str, alone: bool = False) -> Callable[[Play], Play]:
+    """Play it for each of these statements, and for the same for many rows unless that is always done `alone`."""
 
     def register(play: Play) -> Play:
-        CASES.extend(Case(play.__name__, statement, play) for statement in statements)
+        CASES.extend(Case(play.__name__, statement, play, alone) for statement in statements)
         return play
 
     return register

@@ -1,0 +1,444 @@
+"""Cases of steps that are done elsewhere: taken by one, ended once, offered again only as their effect allows.
+
+Every run of these cases has two such steps: the one that is meant, and one that must stay as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from agentrun.core.words import Effect
+from agentrun.store import remote
+from tests.guards.scene import Scene, case
+
+TAKES = ("take_step", "take_external")
+ENDS = ("complete_step", "fail_step")
+TAKERS = (*ENDS, "retry_step", "give_back_step", "ask_again_about_step", "interrupt_step", "beat_step")
+"""What the taker says, by its epoch or its token."""
+
+TROUBLES = ("retry_troubled_step", "redispatch_step", "fail_troubled_step", "interrupt_step")
+BY_HAND = "redispatch_by_hand"
+RESOLVING = (*ENDS, "fail_troubled_step", "interrupt_step")
+ALL = (*TAKES, *dict.fromkeys((*TAKERS, *TROUBLES)), BY_HAND)
+FOUND = tuple(each for each in ALL if each not in (*TAKES, "beat_step"))
+"""They ask for the step's kind."""
+
+OF_OPEN_RUNS = tuple(each for each in ALL if each not in (*ENDS, "beat_step"))
+WRITE = Effect.NON_IDEMPOTENT_WRITE
+KEYS = ("w", "other")
+
+
+def asked(s: Scene, kind: str = "remote", effect: Effect = Effect.READ_ONLY) -> UUID:
+    """A parked run with two steps on offer, one of another age than the other."""
+    run_id = s.rows.running()
+    for key in KEYS:
+        s.first(remote.OFFER, run_id, **offer(key, kind, effect))
+    s.parked_by_hand(run_id)
+    return run_id
+
+
+def offer(key: str, kind: str = "remote", effect: Effect = Effect.READ_ONLY) -> dict[str, Any]:
+    queue = "gpu" if kind == "remote" else None
+    return {"key": key, "step_kind": kind, "kind": "remote", "effect": str(effect), "wait_id": uuid4(),
+            "queue": queue, "policy": "{}"}  # fmt: skip
+
+
+def taken(s: Scene, kind: str = "remote", effect: Effect = Effect.READ_ONLY, *, reconcilable: bool = False) -> UUID:
+    """The same, and both steps were taken under the step epoch 1."""
+    run_id = asked(s, kind, effect)
+    for key in KEYS:
+        take = remote.TAKE if kind == "remote" else remote.TAKE_EXTERNAL
+        s.first(take, run_id, key=key, **taker(reconcilable), token_digest=token(run_id, key))
+    return run_id
+
+
+def taker(reconcilable: bool = False) -> dict[str, Any]:
+    return {"names": ["look"], "effects": "{}", "reconcilable": ["look"] if reconcilable else []}
+
+
+def token(run_id: UUID, key: str = "w") -> str:
+    return f"{run_id} {key}"
+
+
+def lapsed(s: Scene, **how: Any) -> UUID:
+    """Taken by somebody who is gone."""
+    run_id = taken(s, **how)
+    s.set("steps", run_id, lease_expires_at="=now() - interval '1 s'")
+    return run_id
+
+
+def usual(s: Scene) -> dict[str, Any]:
+    """The effect with which the statement does anything."""
+    match s.statement.name:
+        case "interrupt_step":
+            return {"effect": WRITE}
+        case "ask_again_about_step":
+            return {"effect": WRITE, "reconcilable": True}
+        case _:
+            return {}
+
+
+def by_taker(s: Scene) -> UUID:
+    """A run on which the statement lands when the taker of its step says so."""
+    s.given = {"mine": "yes"}
+    return taken(s, **usual(s))
+
+
+def ready(s: Scene) -> UUID:
+    """A run on which the statement lands."""
+    if s.statement.name in TAKES:
+        s.given = taker() | {"token_digest": str(uuid4())}
+        return asked(s, "remote" if s.statement.name == "take_step" else "external")
+    if s.statement.name in TROUBLES or s.statement.name == BY_HAND:
+        return lapsed(s, **usual(s))
+    return by_taker(s)
+
+
+def ended(s: Scene, run_id: UUID) -> None:
+    """The run ends as none of its moves would do it: its waits stay open."""
+    s.set("runs", run_id, status="failed", reason="not_retryable", finished_at="=now()", waiting_on=None)
+
+
+# ---- offering
+
+
+@case("offer_step")
+def only_who_holds_the_run_offers_a_step(s: Scene) -> None:
+    s.make(s.rows.running)
+    s.refused(**offer("w"), epoch=0)
+    s.refused(**offer("w"), epoch=2)
+    s.lands(**offer("w"))
+    s.make(s.rows.running)
+    s.parked_by_hand(s.run)
+    s.refused(**offer("w"))
+
+
+@case("offer_step")
+def a_step_is_offered_once_and_afresh_where_it_has_to_be_done_again(s: Scene) -> None:
+    def begun() -> UUID:
+        run_id = s.rows.running()
+        s.first(remote.OFFER, run_id, **offer("w"))
+        return run_id
+
+    s.make(begun)
+    s.refused(**offer("w"))
+    s.set("steps", s.run, status="started", started_seq=1)
+    s.refused(**offer("w"))
+    for status in ("not_applied", "redo"):
+        s.set("steps", s.run, status=status)
+        s.lands(**offer("w"))
+    s.first(remote.TAKE, s.run, **taker())
+    s.first(remote.COMPLETE, s.run)
+    s.refused(**offer("w"))
+
+
+# ---- which step
+
+
+@case(*ALL)
+def one_step_of_one_run_is_meant(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    before = s.step_of(s.run, "other"), wait_of(s, "other")
+    s.lands()
+    assert (s.step_of(s.run, "other"), wait_of(s, "other")) == before
+
+
+@case(*ALL)
+def nobody_reaches_into_another_namespace(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    s.refused(namespace="another")
+
+
+@case(*OF_OPEN_RUNS)
+def nothing_goes_on_for_a_run_that_has_ended(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    ended(s, s.run)
+    s.refused()
+
+
+@case(*ENDS)
+def what_is_said_of_a_run_that_has_ended_is_kept_and_wakes_nobody(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    ended(s, s.run)
+    before = s.row()
+    s.lands()
+    assert s.row() == before
+
+
+@case(*RESOLVING)
+def a_wait_that_is_not_open_is_not_resolved(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    s.set("waits", s.run, status="closed", resolved_at="=now()")
+    before = s.row()
+    s.lands()
+    assert (s.row(), wait_of(s, "w")["status"]) == (before, "closed")
+
+
+def wait_of(s: Scene, key: str) -> dict[str, Any]:
+    return next(row for row in s.stored(s.run)[3] if row["step_key"] == key)
+
+
+# ---- taking
+
+
+@case(*TAKES)
+def a_step_is_taken_once(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    s.lands()
+    # Its timeout is over: it is silent, and still not on offer.
+    s.set("steps", s.run, due_at="=now() - interval '1 s'")
+    s.refused(token_digest="another")
+
+
+@case(*TAKES)
+def a_step_is_not_taken_before_its_time(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    s.set("steps", s.run, due_at="=now() + interval '1 hour'")
+    s.refused()
+
+
+@case(*TAKES)
+def nothing_is_taken_for_a_run_that_is_to_be_cancelled(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    s.set("runs", s.run, cancel_requested_at="=now()")
+    s.refused()
+
+
+@case(*TAKES)
+def workers_and_programs_elsewhere_take_what_is_meant_for_them(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    s.run = asked(s, "external" if s.statement.name == "take_step" else "remote")
+    s.refused()
+
+
+@case("take_step")
+def a_step_that_is_unknown_here_is_not_taken(s: Scene) -> None:
+    s.make(lambda: ready(s))
+    s.refused(names=["another"])
+
+
+# ---- what the taker says
+
+
+@case(*TAKERS)
+def the_taker_is_known_by_its_epoch_or_its_token(s: Scene) -> None:
+    s.make(lambda: by_taker(s))
+    s.refused(step_epoch=2)
+    s.refused(step_epoch=None, token_digest="another")
+    s.lands(step_epoch=None, token_digest=token(s.run))
+
+
+@case(*TAKERS)
+def an_earlier_taker_may_complete_and_nothing_else(s: Scene) -> None:
+    s.make(lambda: by_taker(s))
+    s.set("steps", s.run, step_epoch=3)
+    (s.lands if s.statement.name == "complete_step" else s.refused)(step_epoch=1)
+
+
+@case(*TAKERS)
+def the_taker_of_a_step_that_is_on_offer_again_may_complete_and_nothing_else(s: Scene) -> None:
+    s.make(lambda: by_taker(s))
+    s.first(remote.GIVE_BACK, s.run)
+    (s.lands if s.statement.name == "complete_step" else s.refused)()
+
+
+@case(*TAKERS)
+def a_step_that_has_ended_hears_no_more(s: Scene) -> None:
+    s.make(lambda: by_taker(s))
+    for status in ("completed", "failed"):
+        s.set("steps", s.run, status=status, finished_at="=now()")
+        s.refused()
+        s.refused(step_epoch=None, token_digest=token(s.run))
+
+
+@case(*TAKERS)
+def a_step_of_which_it_was_said_that_it_did_not_happen_hears_no_more(s: Scene) -> None:
+    """It keeps its epoch and its token, which an operator's word does not take away."""
+    s.make(lambda: by_taker(s))
+    s.set("steps", s.run, status="not_applied")
+    s.refused()
+    s.refused(step_epoch=None, token_digest=token(s.run))
+
+
+@case("ask_again_about_step")
+def nobody_is_sent_to_ask_what_cannot_be_asked(s: Scene) -> None:
+    s.make(lambda: taken(s, effect=WRITE))
+    s.refused()
+
+
+@case("interrupt_step")
+def only_a_write_that_nobody_may_repeat_is_interrupted(s: Scene) -> None:
+    s.make(lambda: lapsed(s, effect=Effect.IDEMPOTENT_WRITE))
+    s.refused()
+    s.refused(mine="yes")
+
+
+@case("interrupt_step")
+def a_taker_that_lives_interrupts_its_write_itself(s: Scene) -> None:
+    s.make(lambda: taken(s, effect=WRITE))
+    s.refused()
+    s.lands(mine="yes")
+
+
+@case("beat_step")
+def a_step_that_was_given_up_takes_no_beats(s: Scene) -> None:
+    s.make(lambda: taken(s, effect=WRITE))
+    s.first(remote.INTERRUPT, s.run, mine="yes")
+    s.refused()
+
+
+# ---- trouble
+
+
+@case(*TROUBLES)
+def a_step_whose_taker_lives_and_speaks_is_in_no_trouble(s: Scene) -> None:
+    s.make(lambda: taken(s, **usual(s)))
+    s.refused()
+    s.set("steps", s.run, due_at="=now() + interval '1 hour'")
+    s.refused()
+
+
+@case(*TROUBLES)
+def a_lease_that_is_over_and_a_silence_that_is_too_long_are_trouble(s: Scene) -> None:
+    s.make(lambda: lapsed(s, **usual(s)))
+    s.lands()
+    s.make(lambda: taken(s, **usual(s)))
+    s.set("steps", s.run, due_at="=now() - interval '1 s'")
+    s.lands()
+
+
+@case(*TROUBLES)
+def trouble_is_settled_for_the_taker_who_had_it(s: Scene) -> None:
+    s.make(lambda: lapsed(s, **usual(s)))
+    s.refused(step_epoch=None)
+    s.refused(step_epoch=2)
+    s.set("steps", s.run, step_epoch=2)
+    s.refused(step_epoch=1)
+
+
+@case(*TROUBLES)
+def a_step_on_offer_is_in_trouble_once_nobody_took_it_in_time(s: Scene) -> None:
+    """What is on offer was never done: nothing forbids to offer it again, or to give it up."""
+
+    def waiting() -> UUID:
+        run_id = asked(s, effect=WRITE)
+        s.set("steps", run_id, due_at="=now() - interval '1 hour'")
+        return run_id
+
+    s.make(waiting)
+    s.refused(step_epoch=None)
+    s.set("steps", s.run, lease_expires_at="=now() + interval '1 hour'")
+    s.refused(step_epoch=None)
+    s.set("steps", s.run, lease_expires_at="=now() - interval '1 s'")
+    s.refused(step_epoch=1)
+    may = s.statement.name in ("retry_troubled_step", "fail_troubled_step")
+    (s.lands if may else s.refused)(step_epoch=None)
+
+
+@case("redispatch_step")
+def what_may_be_repeated_and_is_on_offer_is_not_dispatched_again(s: Scene) -> None:
+    s.make(lambda: asked(s))
+    s.set("steps", s.run, lease_expires_at="=now() - interval '1 s'")
+    s.refused(step_epoch=None)
+
+
+@case(*TROUBLES)
+def a_step_of_which_it_was_said_that_it_did_not_happen_is_in_no_trouble(s: Scene) -> None:
+    """It keeps the lease and the times of its taker."""
+    s.make(lambda: lapsed(s, **usual(s)))
+    s.set("steps", s.run, status="not_applied")
+    s.refused()
+    s.set("steps", s.run, lease_expires_at=None, due_at="=now() - interval '1 s'")
+    s.refused()
+
+
+@case("retry_troubled_step", "redispatch_step", "fail_troubled_step", BY_HAND)
+def a_write_that_somebody_began_is_repeated_where_it_can_be_asked_about(s: Scene) -> None:
+    s.make(lambda: lapsed(s, effect=WRITE))
+    s.refused()
+    s.make(lambda: lapsed(s, effect=WRITE, reconcilable=True))
+    s.lands()
+    s.make(lambda: lapsed(s, effect=Effect.IDEMPOTENT_WRITE))
+    s.lands()
+
+
+@case(BY_HAND)
+def who_lives_is_left_alone_unless_it_is_elsewhere(s: Scene) -> None:
+    s.make(lambda: taken(s))
+    s.refused()
+    s.make(lambda: taken(s, "external"))
+    s.lands()
+
+
+@case(BY_HAND)
+def a_step_that_was_taken_by_another_or_is_on_offer_is_not_offered_by_hand(s: Scene) -> None:
+    s.make(lambda: lapsed(s))
+    s.refused(step_epoch=0)
+    s.refused(step_epoch=2)
+    s.first(remote.GIVE_BACK, s.run)
+    s.set("steps", s.run, lease_expires_at="=now() - interval '1 s'")
+    s.refused()
+
+
+# ---- leases, and asking after a broken connection
+
+
+@case("renew_steps")
+def a_heartbeat_renews_the_steps_that_it_holds_and_says_what_it_lost(s: Scene) -> None:
+    s.make(lambda: lapsed(s))
+    stolen, offered, interrupted, over = lapsed(s), lapsed(s), lapsed(s, effect=WRITE), lapsed(s)
+    s.set("steps", stolen, step_epoch=2)
+    s.first(remote.GIVE_BACK, offered)
+    s.set("steps", offered, lease_expires_at="=now() + interval '1 s'")
+    s.first(remote.INTERRUPT, interrupted)
+    s.set("runs", over, cancel_requested_at="=now()")
+    s.others += [stolen, offered, interrupted]
+    mine = [(s.run, "w"), (stolen, "w"), (offered, "w"), (interrupted, "w"), (over, "other")]
+    held = {"run_ids": [run_id for run_id, _ in mine], "keys": [key for _, key in mine]}
+    before = s.step_of(s.run, "other"), s.step_of(over, "w")
+    answer = s.lands(**held)
+    assert (s.step_of(s.run, "other"), s.step_of(over, "w")) == before
+    assert {(row["run_id"], row["key"]): (row["held"], row["renewed"], row["over"]) for row in answer} == {
+        (s.run, "w"): (True, True, False),
+        (stolen, "w"): (False, False, False),
+        (offered, "w"): (False, False, False),
+        (interrupted, "w"): (False, False, False),
+        (over, "other"): (True, True, True),
+    }
+    assert len(answer) == len(mine)
+
+
+@case("renew_steps")
+def of_two_steps_of_a_run_the_lost_one_is_not_renewed_with_the_other(s: Scene) -> None:
+    s.make(lambda: lapsed(s))
+    s.first(remote.GIVE_BACK, s.run, key="other")
+    answer = s.lands(run_ids=[s.run, s.run], keys=["w", "other"])
+    assert {row["key"]: row["renewed"] for row in answer} == {"w": True, "other": False}
+    assert len(answer) == 2
+
+
+@case("take_landed")
+def only_the_very_taker_has_taken(s: Scene) -> None:
+    s.make(lambda: taken(s))
+    mine = {"token_digest": token(s.run)}
+    assert [(row["run_id"], row["key"]) for row in s.do(**mine)] == [(s.run, "w")]
+    for other in ({"token_digest": "another"}, {"key": "other"}, {"run_id": s.others[0]}):
+        assert s.do(**mine | other) == []
+    s.set("steps", s.run, status="not_applied")
+    assert s.do(**mine) == []
+
+
+@case("step_ended_by")
+def only_its_own_word_has_landed(s: Scene) -> None:
+    def failed() -> UUID:
+        run_id = taken(s)
+        for key in KEYS:
+            s.first(remote.FAIL, run_id, key=key)
+        return run_id
+
+    s.make(failed)
+    mine = {"ended": "failed"}
+    assert [(row["id"], row["key"]) for row in s.do(**mine)] == [(s.run, "w")]
+    for other in ({"ended": "completed"}, {"by": "another"}, {"key": "none"}, {"run_id": uuid4()}):
+        assert s.do(**mine | other) == []
