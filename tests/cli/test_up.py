@@ -119,15 +119,27 @@ def up(tmp_path: Path, process_guard: Guard, request: pytest.FixtureRequest) -> 
 
 
 @pytest.fixture(scope="module")
-def upped(
+def shared(
     tmp_path_factory: pytest.TempPathFactory, process_guard: Guard, request: pytest.FixtureRequest
-) -> Iterator[Upped]:
-    """One that runs, for the tests that leave it alone."""
-    state = tmp_path_factory.mktemp("up") / "state"
-    with starting(state, process_guard, request.config.rootpath) as start:
-        started = start()
-        started.tells("ready.")
-        yield started
+) -> Iterator[Start]:
+    """Starts the one that tests share."""
+    with starting(tmp_path_factory.mktemp("up") / "state", process_guard, request.config.rootpath) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def running() -> list[Upped]:
+    """Those that were shared, the last one at the end."""
+    return []
+
+
+@pytest.fixture
+def upped(shared: Start, running: list[Upped]) -> Upped:
+    """One that runs: the shared one, or another where a test has ended that."""
+    if not running or running[-1].process.poll() is not None:
+        running.append(shared())
+        running[-1].tells("ready.")
+    return running[-1]
 
 
 @contextlib.contextmanager
@@ -178,7 +190,7 @@ def test_up_executes_what_another_shell_enqueues_and_shows_it_in_flower(upped: U
 
     flower = upped.said["flower"]
     assert urlsplit(flower["url"]).hostname == "127.0.0.1"
-    until(lambda: get(f"{flower['url']}/healthcheck")[0] == 200, tolerate=OSError)
+    until(lambda: get(f"{flower['url']}/healthcheck")[0] == 200, 60, tolerate=OSError)
     for page in ("/", "/tasks", "/tasks/datatable", "/api/tasks", "/workers"):
         assert get(flower["url"] + page)[0] == 401, page
         assert get(flower["url"] + page, "agentrun:wrong")[0] == 401, page
@@ -189,7 +201,7 @@ def test_up_executes_what_another_shell_enqueues_and_shows_it_in_flower(upped: U
     def shown() -> list[dict[str, Any]]:
         return [row for row in wakes_in(flower) if row["kwargs"] == "greet (enqueue)" and row["state"] == "SUCCESS"]
 
-    wake = until(shown, tell=lambda: wakes_in(flower))[0]
+    wake = until(shown, 60, tell=lambda: wakes_in(flower))[0]
     assert (wake["args"], wake["result"]) == (str(greeted), "completed (1 steps done, 0 replayed)")
 
 
@@ -202,36 +214,10 @@ def test_a_second_up_finds_the_first_and_says_so(upped: Upped) -> None:
     assert upped.process.poll() is None
 
 
-def test_ctrl_c_hands_runs_back_frees_everything_and_the_next_up_goes_on(up: Start) -> None:
-    first = up()
-    first.tells("ready.")
-    with first.client() as client:
-        run_id = client.enqueue("linger", 8.0)
-        until(lambda: len(client.steps(run_id)) >= 3)
-    descendants = first.descendants()
-    assert first.interrupt() == 0
-    assert not [each for each in descendants if each.is_running()]
-    for url in (first.said["database_url"], first.said["broker_url"], first.said["flower"]["url"]):
-        assert is_free(urlsplit(url).port or 0)
-    assert first.lines[-1] == "everything has stopped"
-
-    second = up("--no-flower", env={"AGENTRUN_DRAIN_SECONDS": "3"})
-    assert second.said["database_url"] == first.said["database_url"]
-    with second.client() as client:
-        run = client.wait(run_id, timeout=60)
-        types = [str(event.type) for event in client.events(run_id)]
-    assert (run.status, run.crash_count) == ("completed", 0)
-    assert "handed_back" in types
-    assert types.count("step_completed") == 80, "no step was done twice, none left out"
-    assert second.interrupt(signal.SIGTERM) == 0
-
-
-def test_what_dies_is_started_again(up: Start) -> None:
-    upped = up("--no-flower")
-    upped.tells("ready.")
+def test_what_dies_is_started_again(upped: Upped) -> None:
     with upped.client() as client:
         run_id = client.enqueue("linger", 3.0)
-        until(lambda: len(client.steps(run_id)) >= 3)
+        until(lambda: len(client.steps(run_id)) >= 3, 30)
         upped.one("agentrun@").kill()
         upped.tells("worker ended by SIGKILL; it starts again in 1 s")
         run = client.wait(run_id, timeout=60)
@@ -240,12 +226,32 @@ def test_what_dies_is_started_again(up: Start) -> None:
     upped.tells("the embedded Redis ended without being told to; it runs again")
     with upped.client() as client:
         assert client.wait(client.enqueue("greet", "bob"), timeout=60).result == "hello bob"
+
+
+def test_ctrl_c_hands_runs_back_frees_everything_and_the_next_up_goes_on(
+    upped: Upped, shared: Start, running: list[Upped]
+) -> None:
+    with upped.client() as client:
+        run_id = client.enqueue("linger", 4.0)
+        until(lambda: len(client.steps(run_id)) >= 3, 30)
+    descendants = upped.descendants()
     assert upped.interrupt() == 0
+    assert not [each for each in descendants if each.is_running()]
+    for url in (upped.said["database_url"], upped.said["broker_url"], upped.said["flower"]["url"]):
+        assert is_free(urlsplit(url).port or 0)
+    assert upped.lines[-1] == "everything has stopped"
+
+    running.append(shared())
+    assert running[-1].said["database_url"] == upped.said["database_url"]
+    with running[-1].client() as client:
+        run = client.wait(run_id, timeout=90)
+        types = [str(event.type) for event in client.events(run_id)]
+    assert (run.status, run.crash_count) == ("completed", 0)
+    assert "handed_back" in types
+    assert types.count("step_completed") == 40, "no step was done twice, none left out"
 
 
-def test_a_killed_up_leaves_nothing_behind(up: Start) -> None:
-    upped = up()
-    upped.tells("ready.")
+def test_a_killed_up_leaves_nothing_behind(upped: Upped) -> None:
     descendants = upped.descendants()
     assert len(descendants) > 5
     upped.process.kill()
@@ -257,8 +263,8 @@ def test_servers_that_are_set_are_used_and_left_alone(up: Start, database_url: s
     assert (upped.said["database_url"], upped.said["broker_url"]) == (database_url, broker_url)
     upped.tells("ready.")
     with upped.client() as client:
-        assert client.wait(client.enqueue("greet", "bob"), timeout=30).result == "hello bob"
-        assert upped.interrupt() == 0
+        assert client.wait(client.enqueue("greet", "bob"), timeout=60).result == "hello bob"
+        assert upped.interrupt(signal.SIGTERM) == 0
         run: Run = client.list()[0]
         assert run.status == "completed", "the database is still there"
 
