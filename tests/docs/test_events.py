@@ -69,6 +69,8 @@ async def events(ctx: Context, what: str) -> str:
             await ctx.signal("never", timeout=0.01, default=None)
             await ctx.child("events", "plain")
             ctx.continue_as_new("plain")
+        case _:
+            pass
     return await ctx.step(str, what)
 
 
@@ -181,7 +183,7 @@ def _elsewhere(stage: Stage, sweep: Callable[[], Any]) -> None:
 
 def _sql(stage: Stage, statement: str, run_id: UUID) -> None:
     with psycopg.connect(stage.engine.settings.require_database(), autocommit=True) as connection:
-        connection.execute(statement, [run_id])  # pyright: ignore[reportArgumentType, reportCallIssue]
+        connection.execute(statement, [run_id])  # pyright: ignore[reportArgumentType]
 
 
 def _lose(run_id: UUID, stage: Stage, sweep: Callable[[], Any], status: str) -> None:
