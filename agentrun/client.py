@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import copy
 import functools
 import json
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -20,13 +22,14 @@ from agentrun.broker.waiting import wait_for_end, wait_for_end_async
 from agentrun.core.actors import Actor
 from agentrun.core.errors import InvalidRequest, NotAllowed, RunFailed
 from agentrun.core.records import Event, Redispatched, Run, Step, TakenStep
+from agentrun.core.wake import Wake
 from agentrun.core.words import Outcome, Segment, Status
 from agentrun.runtime.answers import Answers
 from agentrun.runtime.asked import Asked
 from agentrun.runtime.commands import Commands, Wishes
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.external import External
-from agentrun.runtime.interactive import Interactive
+from agentrun.runtime.interactive import Interactive, awaited, refuse_draining
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.operators import Operators
 from agentrun.runtime.segment import run_segment
@@ -40,6 +43,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 RunId = UUID | str
 Dispatch = Literal["leave", "fail"]
+
+LAST_SECONDS = 2.0
+"""How long a process that ends without closing its client takes to hand its runs back."""
 
 
 class Client:
@@ -78,6 +84,7 @@ class Client:
         self._kinds = kinds
         self._engines: dict[int, Engine] = {}
         self._lock = threading.Lock()
+        self._drained = threading.Event()
 
     def acting(self, actor: Actor) -> Client:
         """The same client for one actor: every verb checks its scopes, and records its id.
@@ -305,6 +312,7 @@ class Client:
         Returns the run as it is afterwards: final, or waiting again. Raises NotAllowed where it is not queued (it still
         waits, is executed elsewhere, or has ended).
         """
+        refuse_draining(self._engine())
         self.operators.may_resume(as_uuid(run_id))
         report = self._segment_here(as_uuid(run_id))
         run = self.commands.shown(as_uuid(run_id))
@@ -407,8 +415,26 @@ class Client:
         """Budgets, with the tokens and cost spent of them."""
         return self.operators.budgets(owner)
 
+    def drain(self, *, within: float | None = None) -> bool:
+        """Hand back what executes in this process (`run`, and whatever goes on `here`): for a web process's shutdown.
+
+        Each run goes to a worker at its next step, or after `within` seconds (AGENTRUN_DRAIN_SECONDS) wherever it is;
+        nothing is counted against it, and its caller gets RunFailed, or the run as it is. From now on `run` and
+        `resume` are refused with NotAllowed, and a decision `here` wakes a worker instead. Returns at once where
+        nothing executes; False where a non-idempotent write is still in flight: `close` would leave it to its lease.
+        """
+        with self._lock:
+            self._drained.set()
+            engine = self._engines.get(os.getpid())
+        if engine is None:
+            return True
+        budget = self.settings.drain_seconds if within is None else within
+        engine.drain(within=budget)
+        return engine.idle(budget)
+
     def close(self) -> None:
-        """Close connections and threads. Interactive runs of this client must have ended."""
+        """Hand back what still executes here (see `drain`), then close connections and threads. Twice does no harm."""
+        self.drain()
         self.relay.close()
         engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
@@ -419,19 +445,25 @@ class Client:
 
     def _go_on(self, run_id: UUID) -> Run:
         """Go on with a run whose decision is recorded. Where somebody else was faster, it is returned as it is."""
-        self._segment_here(run_id)
+        if self._drained.is_set():
+            run = self.commands.unchecked(run_id)
+            self._publisher.wake(Wake(run.id, run.queue, run.kind, run.priority, cause="drain"))
+        else:
+            self._segment_here(run_id)
         return self.commands.shown(run_id)
 
     def _segment_here(self, run_id: UUID) -> Report:
         engine = self._engine()
-        return engine.submit(run_segment(engine, run_id, Segment.RESUME)).result()
+        return awaited(engine, run_id, engine.submit(run_segment(engine, run_id, Segment.RESUME)))
 
     def _engine(self) -> Engine:
         with self._lock:
             engine = self._engines.get(os.getpid())
             if engine is None:
                 engine = Engine(self.settings, self._database, self._publisher, kinds=self._kinds)
+                engine.draining = self._drained.is_set()
                 self._engines[os.getpid()] = engine
+                atexit.register(_hand_back, weakref.ref(engine), os.getpid())
             return engine
 
     def __enter__(self) -> Client:
@@ -439,6 +471,15 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _hand_back(there: weakref.ref[Engine], process_id: int) -> None:
+    """A process that ends without closing its client: what still executes goes to workers, and not to the reaper."""
+    engine = there()
+    if engine is not None and os.getpid() == process_id and not engine.closed:
+        engine.drain(within=LAST_SECONDS)
+        engine.idle(LAST_SECONDS)
+        engine.publisher.close()
 
 
 class AsyncClient:
@@ -559,9 +600,13 @@ class AsyncClient:
         """As Client.resolve."""
         return await self._call(functools.partial(self._client.resolve, run_id, applied=applied, **answer))
 
+    async def drain(self, *, within: float | None = None) -> bool:
+        """As Client.drain."""
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: self._client.drain(within=within))
+
     async def aclose(self) -> None:
-        """Close connections and threads."""
-        await self._call(self._client.close)
+        """As Client.close."""
+        await asyncio.get_running_loop().run_in_executor(None, self._client.close)
         self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncClient:

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -47,6 +48,9 @@ LONGEST_TIMER = 3600.0
 
 MOST_TIMERS = 10_000
 
+RESERVED = 1.0
+"""Seconds of the drain budget, half of it at most, for handing back what has reached no step and for telling others."""
+
 HOST = socket.gethostname()[:40]
 
 
@@ -68,8 +72,9 @@ class Engine:
         self.id = uuid.uuid4()
         self.queues, self.about = queues, about or {}
         self.draining = False
-        self._closing = False
-        self._timers: set[UUID] = set()
+        self._closing = self._ended = False
+        self._closed = threading.Lock()
+        self._timers: dict[UUID, tuple[Wake, asyncio.TimerHandle]] = {}
         self.executing: dict[UUID, Executing] = {}
         self.taking: dict[tuple[UUID, str], Any] = {}
         self.handing_on = HandingOn(publisher)
@@ -121,23 +126,54 @@ class Engine:
         for row in self.database.rows(DUE_OF_RUN, {"run_id": run_id}):
             answers.due(row, f"timer:{self.owner_suffix}")
 
+    def keeps_time_of(self, run_id: UUID) -> bool:
+        """Whether this process has a timer of that run."""
+        return run_id in self._timers
+
     def _set_timer(self, wake: Wake, seconds: float) -> None:
-        self._timers.add(wake.run_id)
-        self.loop.call_later(seconds, self._timer_due, wake)
+        if self.draining:
+            # Somebody else has to keep the time: whoever gets this wake too early does.
+            self.publisher.soon(replace(wake, cause="drain"))
+            return
+        before = self._timers.pop(wake.run_id, None)
+        if before is not None:
+            before[1].cancel()
+        self._timers[wake.run_id] = wake, self.loop.call_later(seconds, self._timer_due, wake)
 
     def _timer_due(self, wake: Wake) -> None:
-        self._timers.discard(wake.run_id)
+        self._timers.pop(wake.run_id, None)
         self.publisher.soon(wake)
 
     def drain(self, *, within: float | None = None) -> None:
         """Hand every run back: at its next step, or after `within` seconds (the drain budget) wherever it is.
 
-        Heartbeats go on until the last segment has ended. A write in flight is always waited for.
+        Returns at once; `idle` waits for the end. Remote steps are offered again after that time, and the timers of
+        parked runs are given to other processes. Heartbeats go on until the last segment has ended. A write in flight
+        is always waited for, unless it is idempotent: that one is done again elsewhere.
         """
         self.draining = True
         drain(self.heartbeat.held())
         budget = self.settings.drain_seconds if within is None else within
-        self.loop.call_soon_threadsafe(self.loop.call_later, budget, self._interrupt_all)
+        self.loop.call_soon_threadsafe(self._begin_drain, budget - min(RESERVED, budget / 2))
+
+    def idle(self, timeout: float) -> bool:
+        """Wait until this process executes nothing any more, at most `timeout` seconds. False where it still does."""
+        ends = time.monotonic() + timeout
+        while self.heartbeat.held():
+            left = ends - time.monotonic()
+            if left <= 0:
+                return False
+            busy = [*self.executing.values(), *self.taking.values()]
+            # What was claimed just now has not begun yet.
+            (busy[0].ended if busy else threading.Event()).wait(left if busy else min(left, 0.01))
+        return True
+
+    def _begin_drain(self, seconds: float) -> None:
+        self.loop.call_later(seconds, self._interrupt_all)
+        timers, self._timers = self._timers, {}
+        for wake, timer in timers.values():
+            timer.cancel()
+            self.publisher.soon(replace(wake, cause="drain"))
 
     def release(self, run_id: UUID) -> None:
         """This process is about to die: hand the run back now, or leave it to its lease."""
@@ -163,10 +199,13 @@ class Engine:
             taking.interrupt()
 
     def close(self) -> None:
-        """End the threads. Segments that still run lose their leases to the reaper."""
+        """End the threads. Segments that still run lose their leases to the reaper. Does nothing the second time."""
+        if not self._closed.acquire(blocking=False):
+            return
+        self._closing = True
         self.heartbeat.close()
         self.submit(self.writer.close()).result(10)
-        self._closing = True
+        self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
         self.threads.shutdown(wait=False, cancel_futures=True)
@@ -176,9 +215,14 @@ class Engine:
             # Its row goes stale by itself; an unreachable database must not keep a process from ending.
             log.debug("the process's row stays behind: %s", type(error).__name__)
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closing
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        while not self._closing:
+        while not self._ended:
             try:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 from uuid import UUID
 
@@ -31,8 +32,12 @@ class Interactive:
         A registered kind keeps its request: if this process dies, the reaper requeues the run and a worker goes on
         from its journal. A function that is no kind keeps none, and is dead-lettered instead (`not_retryable`).
 
-        Raises UnknownKind, InvalidRequest, and RunFailed where the run ends, or goes on elsewhere, without a result.
+        Where the caller is interrupted (Ctrl-C, `sys.exit` in a signal handler), the run is handed back.
+
+        Raises UnknownKind, InvalidRequest, NotAllowed in a process that drains, and RunFailed where the run ends, or
+        goes on elsewhere, without a result.
         """
+        refuse_draining(self._engine)
         body, params = self._born(kind, request, wishes, idempotency_key)
         asked_at = time.monotonic()
         row = self._engine.database.row(BORN_RUNNING, params)
@@ -40,7 +45,7 @@ class Interactive:
             return self._earlier(body, params)
         claimed = row | {"request": params["request_text"], "keeps_request": params["request"] is not None}
         future = self._engine.submit(run_claimed(self._engine, claimed, params["by"], asked_at, kind=body))
-        return _result(body, future.result())
+        return _result(body, awaited(self._engine, params["run_id"], future))
 
     def _born(
         self, kind: str | Callable[..., Any], request: Any, wishes: Wishes, idempotency_key: str | None
@@ -75,6 +80,23 @@ class Interactive:
         if run.status is not Status.COMPLETED:
             raise _failed(run.id, run.status, run.reason, run.error)
         return body.result.validate_python(run.result)
+
+
+def awaited(engine: Engine, run_id: UUID, segment: Future[Report]) -> Report:
+    """The end of a segment that somebody waits for here. Who stops waiting because the process ends hands it back."""
+    try:
+        return segment.result()
+    except Exception:
+        raise
+    except BaseException:
+        engine.release(run_id)
+        raise
+
+
+def refuse_draining(engine: Engine) -> None:
+    """Raises NotAllowed: a process that drains begins nothing."""
+    if engine.draining:
+        raise NotAllowed("this process drains and begins no segment; enqueue the run, or ask another process")
 
 
 def _result(body: Kind, report: Report) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -47,11 +48,13 @@ class Executing:
 
     lease: Lease
     task: asyncio.Future[Any]
+    let_go: Callable[[], None]
     ended: threading.Event = field(default_factory=threading.Event)
 
     def interrupt(self) -> None:
-        """Cancel the body; writes in flight go on."""
+        """Cancel the body; writes in flight go on, but for those that may be done again."""
         self.task.cancel()
+        self.let_go()
 
 
 async def run_segment(engine: Engine, run_id: UUID, segment: Segment = Segment.WORKER) -> Report:
@@ -142,6 +145,10 @@ async def _why_not(engine: Engine, run_id: UUID) -> Report:
         # A timer of this run is due, and its process kept the time: no need to wait for the sweep.
         await asyncio.to_thread(engine.end_due_waits, run_id)
         return Report(run_id, "due", row["kind"])
+    if row["status"] == Status.WAITING and not engine.keeps_time_of(run_id):
+        # Whoever kept the time of this run drains, and says so with a wake.
+        wake = Wake(run_id, row["queue"], row["kind"], row["priority"], cause="timer")
+        engine.wake_later(wake, float(row["early"] or math.inf))
     if row["status"] != Status.QUEUED:
         return Report(run_id, "busy" if row["status"] == Status.RUNNING else row["status"], row["kind"])
     early = float(row["early"])
@@ -187,7 +194,7 @@ async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps
         return Stopped(LimitReached())
     task = asyncio.ensure_future(ending_of_body(engine, kind, claimed, steps, waits))
     loop = asyncio.get_running_loop()
-    engine.executing[steps.lease.run_id] = Executing(steps.lease, task)
+    engine.executing[steps.lease.run_id] = Executing(steps.lease, task, steps.let_go)
 
     def stop(ending: StopSegment) -> None:
         loop.call_soon_threadsafe(_interrupt, engine, steps, task, ending)

@@ -84,6 +84,9 @@ class Steps:
     broken: NonDeterminism | WriteUnknown | None = None
     """What ends the segment whatever the body makes of it: no step starts after it."""
 
+    repeatable: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
+    """Of the writes in flight, those that may be done again."""
+
     closed: bool = False
     """The body has ended: what it left behind starts nothing any more."""
 
@@ -125,6 +128,11 @@ class Steps:
         while self.writes and not isinstance(self.lease.stopped, LeaseLost):
             await asyncio.wait(set(self.writes))
 
+    def let_go(self) -> None:
+        """The process ends and nobody waits any longer: a write that may be done again is, elsewhere."""
+        for task in list(self.repeatable):
+            task.cancel()
+
     def _same(self, spec: StepSpec, there: Mapping[str, Any]) -> None:
         try:
             same_step(spec, there)
@@ -140,6 +148,8 @@ class Steps:
         self.in_flight[spec.key] = task
         if spec.effect.is_write:
             self.writes.add(task)
+            if spec.effect is Effect.IDEMPOTENT_WRITE:
+                self.repeatable.add(task)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -164,6 +174,7 @@ class Steps:
     def _ended(self, spec: StepSpec, task: asyncio.Task[Any]) -> None:
         self.in_flight.pop(spec.key, None)
         self.writes.discard(task)
+        self.repeatable.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, WriteUnknown) and self.broken is None:
             self.broken = error
@@ -238,7 +249,10 @@ class Steps:
         try:
             value = await self._called(spec, attempt)
         except asyncio.CancelledError as error:
-            if isinstance(self.lease.stopped, LeaseLost):
+            # A task that cancels itself is not asked to, and nobody knows what it did.
+            asked = asyncio.current_task()
+            let_go = spec.effect is Effect.IDEMPOTENT_WRITE and asked is not None and asked.cancelling() > 0
+            if let_go or isinstance(self.lease.stopped, LeaseLost):
                 raise
             raise WriteUnknown(spec.key, spec.name, describe(error)) from error
         except spec.passes as error:

@@ -1,0 +1,169 @@
+"""A process that ends: what it still does, what it gives to others, and how soon. Counted against nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from uuid import UUID
+
+import pytest
+from redis import Redis
+
+from agentrun import Client, Context, Effect, NotAllowed, Outcome, RunFailed, Settings, Status, durable
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.segment import run_segment
+from agentrun.testing import RecordingPublisher, until
+
+pytestmark = pytest.mark.settings(heartbeat_seconds=0.1, lease_seconds=2.0, drain_seconds=0.5)
+
+
+@pytest.fixture
+def calls() -> Counter[str]:
+    return Counter()
+
+
+@pytest.fixture
+def began(client: Client, calls: Counter[str]) -> threading.Event:
+    """Set when a body of the kind `slow` is in its step, in which it stays for long at its first pass."""
+    reached = threading.Event()
+
+    async def slowly() -> str:
+        calls["slow"] += 1
+        reached.set()
+        await asyncio.sleep(0 if calls["slow"] > 1 else 20)
+        return "done"
+
+    @durable("slow")
+    async def slow(ctx: Context) -> str:
+        return await ctx.step(slowly)
+
+    @durable("slow-write")
+    async def slow_write(ctx: Context) -> str:
+        return await ctx.write(slowly, effect=Effect.IDEMPOTENT_WRITE)
+
+    @durable("asks")
+    async def asks(ctx: Context) -> str:
+        await ctx.approval("Go?")
+        return await ctx.step(slowly)
+
+    @durable("sleeps")
+    async def sleeps(ctx: Context, seconds: float) -> str:
+        await ctx.sleep(seconds)
+        return "rested"
+
+    return reached
+
+
+def test_an_idempotent_write_is_not_waited_for_beyond_the_budget_and_done_again_elsewhere(
+    client: Client, make_engine: Callable[..., Engine], began: threading.Event, calls: Counter[str]
+) -> None:
+    draining = make_engine()
+    run_id = client.enqueue("slow-write")
+    segment = draining.submit(run_segment(draining, run_id))
+    assert began.wait(10)
+    asked = time.monotonic()
+    draining.drain()
+    assert segment.result(5).outcome == Outcome.HANDED_BACK
+    assert time.monotonic() - asked < client.settings.drain_seconds + 0.5
+    run = client.status(run_id)
+    assert (run.status, run.handback_count, run.requeue_count, run.pending_effect) == (Status.QUEUED, 1, 0, None)
+    assert make_engine().run(run_id).outcome == Outcome.COMPLETED
+    assert calls == {"slow": 2}
+
+
+def test_the_timers_of_a_process_that_drains_are_kept_by_whoever_hears_of_them(
+    client: Client, make_engine: Callable[..., Engine], publisher: RecordingPublisher, began: threading.Event
+) -> None:
+    """Without that, what sleeps here would start late by up to a sweep."""
+    draining, other = make_engine(), make_engine()
+    run_id = client.enqueue("sleeps", 1.5)
+    assert draining.run(run_id).outcome == Outcome.WAITING
+    draining.drain()
+    until(lambda: publisher.causes(run_id) == ["drain"])
+    assert other.run(run_id).outcome == Status.WAITING
+    assert other.keeps_time_of(run_id)
+    until(lambda: publisher.causes(run_id) == ["drain", "timer"])
+    until(lambda: other.run(run_id).outcome == Outcome.COMPLETED)
+
+
+def test_an_idle_process_drains_at_once(make_engine: Callable[..., Engine], client: Client) -> None:
+    engine, asked = make_engine(), time.monotonic()
+    engine.drain(within=60)
+    assert engine.idle(60)
+    assert client.drain(within=60)
+    assert time.monotonic() - asked < 1
+
+
+def test_an_engine_and_a_client_may_be_closed_twice(
+    make_engine: Callable[..., Engine], settings: Settings, began: threading.Event
+) -> None:
+    engine = make_engine()
+    engine.close()
+    engine.close()
+    client = Client(settings=settings)
+    with pytest.raises(NotAllowed):
+        client.resume(client.enqueue("sleeps", 1.0, delay=60))
+    client.close()
+    client.close()
+
+
+def test_a_web_process_that_ends_hands_its_runs_to_workers_and_tells_their_callers(
+    client: Client, engine: Engine, began: threading.Event, calls: Counter[str], redis: Redis
+) -> None:
+    with ThreadPoolExecutor() as web:
+        request = web.submit(client.run, "slow", None)
+        assert began.wait(10)
+        assert client.drain()
+        with pytest.raises(RunFailed, match="handed_back"):
+            request.result(5)
+    (run,) = client.list()
+    assert (run.status, run.handback_count, run.error_count) == (Status.QUEUED, 1, 0)
+    until(lambda: redis.llen(client.settings.queue) == 1)
+    with pytest.raises(NotAllowed, match="drains"):
+        client.run("slow", None)
+    assert engine.run(run.id).outcome == Outcome.COMPLETED
+    with pytest.raises(NotAllowed, match="drains"):
+        client.resume(run.id)
+
+
+def test_a_run_that_goes_on_here_is_handed_back_and_a_later_decision_wakes_a_worker(
+    client: Client, engine: Engine, began: threading.Event, redis: Redis
+) -> None:
+    decided, later = _parked(client, engine), _parked(client, engine)
+    redis.flushdb()  # pyright: ignore[reportUnknownMemberType]
+    with ThreadPoolExecutor() as web:
+        request = web.submit(client.approve, decided, by="ann", here=True)
+        assert began.wait(10)
+        client.drain()
+        assert request.result(5).status == Status.QUEUED
+    assert client.approve(later, by="ann", here=True).status == Status.QUEUED
+    until(lambda: redis.llen(client.settings.queue) == 2)
+    assert engine.run(later).outcome == engine.run(decided).outcome == Outcome.COMPLETED
+
+
+def _parked(client: Client, engine: Engine) -> UUID:
+    run_id = client.enqueue("asks")
+    assert engine.run(run_id).outcome == Outcome.WAITING
+    return run_id
+
+
+@pytest.mark.settings(drain_seconds=5)
+def test_who_is_interrupted_while_it_waits_for_its_run_leaves_it_to_a_worker(
+    client: Client, began: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, or `sys.exit` in a signal handler of the main thread."""
+
+    def interrupted(_: object) -> None:
+        assert began.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.run("slow", None)
+    monkeypatch.undo()
+    (run,) = client.list()
+    assert (run.status, run.handback_count) == (Status.QUEUED, 1)
