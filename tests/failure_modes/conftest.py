@@ -1,0 +1,78 @@
+"""Faults that are made for real, `doctor`, and the command that it names."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agentrun.testing import until
+from agentrun.testing.nodes import Node
+from tests.cli.conftest import Cli, cli
+from tests.doctor.conftest import doctor
+from tests.failure_modes.bodies import TABLE
+from tests.processes.conftest import Look
+
+__all__ = ["cli", "doctor"]
+
+BODIES = "tests.failure_modes.bodies"
+SYSTEM = "agentrun,agentrun.system"
+
+
+@pytest.fixture
+def look(database_url: str) -> Look:
+    """The test's own eyes, with the table `effects`."""
+    eyes = Look(database_url)
+    eyes(TABLE)
+    return eyes
+
+
+@pytest.fixture
+def say(look: Look) -> Callable[[str], None]:
+    """What bodies wait for: `go on`, `cured`."""
+
+    def said(what: str) -> None:
+        look("INSERT INTO effects (what) VALUES (%s)", (what,))
+
+    return said
+
+
+@pytest.fixture
+def happened(look: Look) -> Callable[[UUID, str], None]:
+    """Waits until a run has done something outside."""
+
+    def wait(run_id: UUID, what: str, times: int = 1) -> None:
+        count = "SELECT count(*) FROM effects WHERE run_id = %s AND what = %s"
+        until(lambda: look.one(count, (run_id, what)) >= times, 20)
+
+    return wait
+
+
+@pytest.fixture
+def start(worker: Callable[..., Node], look: Look) -> Callable[..., Node]:
+    """A real worker with the bodies of this folder: `start("gpu")` consumes that queue."""
+
+    def started(*queues: str, **options: Any) -> Node:
+        return worker(queues=",".join(queues) or SYSTEM, **{"imports": [BODIES]} | options)
+
+    return started
+
+
+@pytest.fixture
+def heal(cli: Cli, start: Callable[..., Node]) -> Callable[[dict[str, Any]], None]:
+    """Does what a finding says heals it: a command of ours in this process, a worker as a process."""
+
+    def done(finding: dict[str, Any]) -> None:
+        command = shlex.split(re.sub(r"^(\w+=\S+ )+", "", finding["heal"]))
+        if command[0] == "celery":
+            start(*command[command.index("-Q") + 1].split(","))
+        else:
+            assert command[0] == "agentrun"
+            said = cli(*command[1:])
+            assert said.code == 0, said.err
+
+    return done
