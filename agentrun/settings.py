@@ -17,6 +17,7 @@ from agentrun.core.errors import ConfigurationError
 PREFIX = "AGENTRUN_"
 _ELSEWHERE = (
     "AGENTRUN_TEST_", "AGENTRUN_DEMO_", "AGENTRUN_BENCH_", "AGENTRUN_FLOWER_", "AGENTRUN_HOOK_", "AGENTRUN_STATE_DIR",
+    "AGENTRUN_STEP_TOKEN",
 )  # fmt: skip
 
 Seconds = Annotated[float, Field(gt=0)]

@@ -1,4 +1,4 @@
-"""Executes queued runs and offered steps of a test's database in this process, so that `client.wait` in a page comes back."""
+"""Executes the queued runs and offered steps of a test's database here, so that `client.wait` in a page comes back."""
 
 from __future__ import annotations
 
