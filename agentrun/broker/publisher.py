@@ -102,14 +102,9 @@ class CeleryPublisher:
             self._send(wakes[0])
             return
         producer: Any = self._ready()
-        messages = Messages(self._app)
         with producer.batch(LARGEST_BATCH):
             for wake in wakes:
-                if wake.delay > 0:
-                    self._send_once(wake)
-                else:
-                    priority = _wire_priority(self._settings, wake.priority)
-                    producer.publish(**messages.of(wake), priority=priority)
+                self._send_once(wake)
 
     def _send(self, wake: Wake) -> None:
         """Send, and again where the connection turns out to be an old one: that shows at once, a silent broker not."""
@@ -123,18 +118,13 @@ class CeleryPublisher:
             self._send_once(wake)
 
     def _send_once(self, wake: Wake) -> None:
-        countdown = min(wake.delay, self._settings.longest_countdown_seconds)
-        task, args, said = _task_of(wake)
-        self._app.send_task(
-            task,
-            args=args,
-            queue=wake.queue,
-            priority=_wire_priority(self._settings, wake.priority),
-            countdown=countdown if countdown > 0 else None,
-            producer=self._ready(),
-            kwargsrepr=said,
-            ignore_result=True,
-        )
+        producer: Any = self._ready()
+        message = self._messages.of(wake, min(wake.delay, self._settings.longest_countdown_seconds))
+        producer.publish(**message, priority=_wire_priority(self._settings, wake.priority))
+
+    @cached_property
+    def _messages(self) -> Messages:
+        return Messages(self._app)
 
     @cached_property
     def _app(self) -> Celery:
@@ -191,24 +181,30 @@ def _away() -> tuple[type[Exception], ...]:
     return AWAY
 
 
+MOST_KINDS = 1000
+"""Messages that are kept to be copied."""
+
+
 class Messages:
-    """Messages for many wakes: Celery makes one for each kind, and the ids are put into copies of it.
+    """The messages of wakes: Celery makes one for each kind, and the ids are put into copies of it.
 
     `send_task` would make each of them anew, which costs four times as much.
     """
 
     def __init__(self, app: Celery) -> None:
-        self._app = app
+        self._amqp: Any = app.amqp
         self._first: dict[tuple[str, str], Any] = {}
 
-    def of(self, wake: Wake) -> dict[str, Any]:
-        """What `Producer.publish` takes."""
+    def of(self, wake: Wake, countdown: float = 0.0) -> dict[str, Any]:
+        """What `Producer.publish` takes. With a countdown (seconds), workers hold it back for that long."""
         task, args, said = _task_of(wake)
-        first = self._first.get((task, said))
+        first = self._first.get((task, said)) if countdown <= 0 else None
         if first is None:
-            amqp: Any = self._app.amqp
-            first = amqp.as_task_v2("", task, args=args, kwargs={}, kwargsrepr=said, ignore_result=True)
-            self._first[task, said] = first
+            first = self._amqp.as_task_v2(
+                "", task, args=args, kwargs={}, kwargsrepr=said, ignore_result=True, countdown=countdown or None
+            )
+            if countdown <= 0 and len(self._first) < MOST_KINDS:
+                self._first[task, said] = first
         task_id = str(uuid4())
         headers = {**first.headers, "id": task_id, "root_id": task_id, "argsrepr": repr(args)}
         properties = {**first.properties, "correlation_id": task_id}

@@ -1,4 +1,4 @@
-"""What is sent for many runs at once is what Celery itself sends for each."""
+"""What is sent for a run or a step is what Celery itself would send."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from redis import Redis
 
 from agentrun import Settings
 from agentrun.broker import CeleryPublisher
+from agentrun.broker.app import make_app
 from agentrun.core.wake import Wake
 
 
@@ -37,24 +38,40 @@ def sent(redis: Redis, queue: str) -> list[dict[str, Any]]:
     return messages
 
 
+@pytest.mark.parametrize("count", [1, 3], ids=["one", "many"])
 @pytest.mark.parametrize("step_key", [None, "#3"], ids=["run", "step"])
-def test_many_messages_are_what_celery_makes_of_each(
-    publisher: CeleryPublisher, redis: Redis, step_key: str | None
+def test_a_message_is_what_celery_makes_of_it(
+    publisher: CeleryPublisher, settings: Settings, redis: Redis, step_key: str | None, count: int
 ) -> None:
-    wakes = [Wake(uuid4(), "one", "digest", cause="sweep", step_key=step_key) for _ in range(3)]
-    for wake in wakes:
-        assert publisher.wake(wake) == 1
-    alone = sent(redis, "one")
-    assert publisher.wake(*(Wake(w.run_id, "many", w.kind, cause=w.cause, step_key=step_key) for w in wakes)) == 3
-    together = sent(redis, "many")
-    assert len({message.pop("id") for message in alone + together}) == 6
-    for message in alone + together:
+    wakes = [Wake(uuid4(), "ours", "digest", cause="sweep", step_key=step_key) for _ in range(count)]
+    assert publisher.wake(*wakes) == count
+    ours = sent(redis, "ours")
+    with closing(make_app(settings)) as app:
+        for wake in wakes:
+            app.send_task(
+                "agentrun.step" if step_key else "agentrun.wake",
+                args=(str(wake.run_id), *([step_key] if step_key else [])),
+                queue="celerys",
+                priority=0,
+                kwargsrepr="{'kind': 'digest', 'cause': 'sweep'}",
+                ignore_result=True,
+            )
+    celerys = sent(redis, "celerys")
+    assert len({message.pop("id") for message in celerys + ours}) == 2 * count
+    for message in celerys + ours:
         message["properties"]["delivery_info"].pop("routing_key")
         message["properties"].pop("reply_to")
         # Celery leaves its own option among the properties; nobody reads it there.
         message["properties"].pop("kwargsrepr", None)
-    for one, other in zip(together, alone, strict=True):
+    for one, other in zip(ours, celerys, strict=True):
         for part in one.keys() | other.keys():
             assert one.get(part) == other.get(part), part
-    args = [message["body"][0] for message in together]
+    args = [message["body"][0] for message in ours]
     assert args == [[str(wake.run_id), *([step_key] if step_key else [])] for wake in wakes]
+
+
+def test_a_countdown_becomes_a_time_before_which_no_worker_starts_it(publisher: CeleryPublisher, redis: Redis) -> None:
+    assert publisher.wake(Wake(uuid4(), "later", "digest", delay=30.0), Wake(uuid4(), "later", "digest")) == 2
+    later, now = sent(redis, "later")
+    assert later["headers"]["eta"] is not None
+    assert now["headers"]["eta"] is None
