@@ -9,13 +9,14 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
-
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from typing import TYPE_CHECKING
 
 from agentrun.embedded.programs import valkey_program
 from agentrun.embedded.server import Server, stored_secret
+
+if TYPE_CHECKING:
+    # Imported by who starts a server; who only looks whether one is up does without.
+    from redis import Redis
 
 _CONFIGURATION = """
 bind 127.0.0.1
@@ -88,10 +89,12 @@ class EmbeddedRedis(Server):
         return process
 
     def _is_ready(self, port: int) -> bool:
+        from redis.exceptions import RedisError
+
         try:
             with self._client(port) as client:
                 client.ping()  # pyright: ignore[reportUnknownMemberType]
-        except redis.RedisError:  # not listening yet, or still loading
+        except RedisError:  # not listening yet, or still loading
             return False
         (self.directory / "dump.rdb").unlink(missing_ok=True)  # loaded; the next stop forgets again
         return True
@@ -100,7 +103,9 @@ class EmbeddedRedis(Server):
     def _password(self) -> str:
         return stored_secret(self.directory / "password")
 
-    def _client(self, port: int | None = None) -> redis.Redis:
-        return redis.Redis(
-            port=port or self.port, password=self._password, socket_timeout=10, retry=Retry(NoBackoff(), 0)
-        )
+    def _client(self, port: int | None = None) -> Redis:
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        return Redis(port=port or self.port, password=self._password, socket_timeout=10, retry=Retry(NoBackoff(), 0))

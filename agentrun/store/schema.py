@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
@@ -15,9 +12,16 @@ from agentrun.core.errors import SchemaMismatch
 from agentrun.store.connect import plain
 from agentrun.store.tables import SCHEMA
 
+if TYPE_CHECKING:
+    # Alembic takes 0.3 s to import, which most commands would spend for nothing.
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
 
 def migrate(url: str, revision: str = "head") -> str | None:
     """Bring the database to `revision`; returns the revision it is at. Safe to run from several places at once."""
+    from alembic import command
+
     go = command.downgrade if leads_down(url, revision) else command.upgrade
     go(_config(url), revision)
     return current(url)
@@ -28,13 +32,15 @@ def leads_down(url: str, revision: str) -> bool:
     there = current(url)
     if there is None or revision == "base":
         return revision == "base"
-    scripts = ScriptDirectory.from_config(_config(url))
+    scripts = _scripts(url)
     target = scripts.get_revision(revision).revision
     return target != there and target in {script.revision for script in scripts.iterate_revisions(there, "base")}
 
 
 def current(url: str) -> str | None:
     """The revision that the database is at, or None where agentrun's schema is not there."""
+    from alembic.runtime.migration import MigrationContext
+
     with engine(url).connect() as connection:
         options = {"version_table_schema": SCHEMA}
         return MigrationContext.configure(connection, opts=options).get_current_revision()
@@ -42,7 +48,7 @@ def current(url: str) -> str | None:
 
 def head() -> str | None:
     """The revision that this code needs."""
-    return ScriptDirectory.from_config(_config("postgresql://")).get_current_head()
+    return _scripts("postgresql://").get_current_head()
 
 
 def require_head(url: str) -> None:
@@ -60,14 +66,22 @@ def engine(url: str) -> Engine:
     return create_engine(plain(url).replace("postgresql://", "postgresql+psycopg://", 1), poolclass=NullPool)
 
 
+def _scripts(url: str) -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_config(url))
+
+
 def _config(url: str) -> Config:
+    from alembic.config import Config
+
     config = Config()
-    config.set_main_option("script_location", str(_scripts()))
+    config.set_main_option("script_location", str(_folder()))
     config.attributes["url"] = url
     return config
 
 
-def _scripts() -> Path:
+def _folder() -> Path:
     """Inside the wheel the scripts are part of the package; in a checkout they stand beside it."""
     package = Path(__file__).parents[1]
     inside = package / "_migrations"
