@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -101,19 +101,15 @@ class EmbeddedPostgres(Server):
     def kill(self) -> None:
         backends = self._backends()
         super().kill()
-        for backend in backends:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(backend, signal.SIGKILL)
+        _signal_all(backends, signal.SIGKILL)
 
     def pause(self) -> None:
-        for pid in self._backends():
-            os.kill(pid, signal.SIGSTOP)
+        _signal_all(self._backends(), signal.SIGSTOP)
         super().pause()
 
     def resume(self) -> None:
         super().resume()
-        for pid in self._backends():
-            os.kill(pid, signal.SIGCONT)
+        _signal_all(self._backends(), signal.SIGCONT)
 
     def _prepare(self) -> None:
         if self._account:
@@ -210,3 +206,10 @@ class EmbeddedPostgres(Server):
         import psutil
 
         return [child.pid for child in psutil.Process(self.pid).children()] if self.pid else []
+
+
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    # Backends end with their connections at any moment: also after they were listed.
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

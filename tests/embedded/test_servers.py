@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -131,6 +133,18 @@ def test_a_paused_server_accepts_and_never_answers(servers: Embedded) -> None:
         servers.postgres.resume()
         waiting.join(10)
         assert answered.is_set()
+
+
+def test_a_backend_that_ends_while_it_is_signalled_disturbs_nothing(
+    servers: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait(20)
+    with monkeypatch.context() as patched:
+        patched.setattr(servers.postgres, "_backends", lambda: [ended.pid])
+        servers.postgres.pause()
+        servers.postgres.resume()
+    assert one(servers.database_url, "SELECT 1") == 1
 
 
 def test_instances_do_not_know_of_each_other(servers: Embedded) -> None:
