@@ -63,11 +63,12 @@ def _typed(block: Block, shell: Shell, *, stays: bool) -> None:
             shell.type(command.text)
             shell.wait_for(command.expected, 60)
             continue
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + 90
         printed = shell.run(command.text, 60)
         while command.text.startswith("agentrun show") and missing(command.expected, printed):
             # A reader who is quicker than the worker looks again.
             assert time.monotonic() < ends, f"{block.where}: `{command.text}` never prints that:\n{printed}"
+            time.sleep(1)
             printed = shell.run(command.text, 60)
         lost = missing(command.expected, printed)
         assert lost is None, f"{block.where}: `{command.text}` does not print {lost!r}, but:\n{printed}"

@@ -107,23 +107,17 @@ def _swept(look: Look) -> None:
         until(lambda now=now: look.one(swept, [now]), 40)
 
 
-@pytest.mark.parametrize(
-    ("children", "deadly", "limit"), [(100, 4, 20), pytest.param(500, 20, 100, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.settings(lease_seconds=2, heartbeat_seconds=0.5)
 def test_a_fan_out_of_which_some_die_with_their_workers_gives_all_results_in_order(
-    client: Client,
-    start: Callable[..., Node],
-    beat: Callable[..., Node],
-    look: Look,
-    children: int,
-    deadly: int,
-    limit: int,
+    client: Client, start: Callable[..., Node], beat: Callable[..., Node], look: Look
 ) -> None:
+    children, deadly = 500, 20
     beat(wait=False)
     start(pool="prefork", concurrency=2)
-    run_id = client.enqueue("fan-out", {"children": children, "deadly": deadly, "limit": limit})
-    until(lambda: client.status(run_id).status.final, 100, tell=lambda: look(_STATUSES))
+    run_id = client.enqueue("fan-out", {"children": children, "deadly": deadly, "limit": 100})
+    until(lambda: client.status(run_id).status.final, 240, tell=lambda: look(_STATUSES))
     run = client.status(run_id)
     assert (run.status, run.result) == (Status.COMPLETED, [value * value for value in range(children)])
     died = "SELECT count(*) FROM agentrun.runs WHERE kind = 'square' AND crash_count > 0"
