@@ -39,6 +39,9 @@ class Settings(BaseSettings):
     deployment: str | None = None
     """The name of these processes' deployment, which `agentrun doctor` tells from others; else the imports."""
 
+    stable_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = None
+    """What this process is called after a restart too (the name of its pod): it takes back its own runs at once."""
+
     lease_seconds: Seconds = 30.0
     heartbeat_seconds: Seconds = 7.0
     max_requeues: Annotated[int, Field(ge=0)] = 3
@@ -83,7 +86,7 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("database_url", "broker_url", "web_token", mode="before")
+    @field_validator("database_url", "broker_url", "web_token", "stable_id", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return value or None

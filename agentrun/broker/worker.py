@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from celery import Celery, signals
 from celery.backends.base import DisabledBackend
@@ -170,13 +170,14 @@ class Process:
             CeleryPublisher(settings),
             queues=self._queues,
             about=self._about,
-            on_overdue=self._sweep_in_background,
+            sweep=self._sweep_in_background,
         )
         self._engines[os.getpid()] = engine
         return engine
 
     def _on_init(self, sender: Any = None, **_: object) -> None:
-        self._queues, self._about = queues_of(sender), about(sender)
+        # Children of a pool are one worker: what they all say here is the same.
+        self._queues, self._about = queues_of(sender), {**about(sender), "worker": uuid4().hex}
         try:
             registry.load(self._settings.imports)
             require_head(self._settings.require_database())
@@ -228,8 +229,8 @@ class Process:
             engine.publisher.close()
             engine.database.close()
 
-    def _sweep_in_background(self) -> None:
-        log.warning("no sweep for a while; this worker does one (is `celery -A tasks beat` running?)")
+    def _sweep_in_background(self, why: str) -> None:
+        log.warning(why)
         self._in_background(self.sweep, "agentrun sweep")
 
     def _in_background(self, call: Callable[[], object], name: str) -> None:

@@ -36,6 +36,7 @@ from agentrun.runtime.threads import DaemonThreads
 from agentrun.settings import Settings
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
+from agentrun.store.heirs import HERE, INHERIT_RUNS, INHERIT_STEPS
 from agentrun.store.sweeping import PROCESS_GONE, PROCESS_SEEN
 from agentrun.store.waits import DUE_OF_RUN
 from agentrun.store.writer import Writer
@@ -55,7 +56,8 @@ HOST = socket.gethostname()[:40]
 
 
 class Engine:
-    """Executes segments in this process. Thread-safe; `close` ends its threads."""
+    """Executes segments in this process. Thread-safe; `close` ends its threads. `sweep` starts one in the background,
+    and says why."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Engine:
         kinds: Registry = registry,
         queues: tuple[str, ...] = (),
         about: Mapping[str, Any] | None = None,
-        on_overdue: Callable[[], None] | None = None,
+        sweep: Callable[[str], None] | None = None,
     ) -> None:
         self.settings, self.database, self.publisher, self.registry = settings, database, publisher, kinds
         self.id = uuid.uuid4()
@@ -78,7 +80,8 @@ class Engine:
         self.executing: dict[UUID, Executing] = {}
         self.taking: dict[tuple[UUID, str], Any] = {}
         self.handing_on = HandingOn(publisher)
-        self._on_overdue = on_overdue
+        self._sweep = sweep
+        self._here: Connection[type_of_row] | None = None
         self._since = time.monotonic()
         self.threads = DaemonThreads(settings.worker_threads, name="agentrun body")
         self.writer = Writer(database.url)
@@ -91,13 +94,14 @@ class Engine:
         self._thread.start()
 
     def owner(self, segment: Segment) -> str:
-        """`worker:host:pid`, for people. A name is never a guard: process ids repeat."""
+        """`worker:host:pid`, or `worker:STABLE_ID:pid:instance`; for people. `host:pid` repeats, and guards nothing."""
         return f"{segment}:{self.owner_suffix}"
 
     @property
     def owner_suffix(self) -> str:
-        """`host:pid` of this process."""
-        return f"{HOST}:{os.getpid()}"
+        """`host:pid` of this process; with a stable id, a name that no other process ever has."""
+        stable_id = self.settings.stable_id
+        return f"{stable_id}:{os.getpid()}:{self.id.hex[:12]}" if stable_id else f"{HOST}:{os.getpid()}"
 
     def run(self, run_id: UUID) -> Report:
         """Execute one segment of a queued run and wait for its end. For worker threads."""
@@ -231,6 +235,8 @@ class Engine:
         self.loop.close()
 
     def _on_beat(self, connection: Connection[type_of_row], holds: int) -> None:
+        if self.settings.stable_id is not None:
+            self._be_here(connection)
         params = presence(self.settings, self.registry, self.queues, self.about) | {
             "process_id": self.id,
             "by": self.owner(Segment.WORKER),
@@ -241,5 +247,21 @@ class Engine:
         age = row["sweep_age"] if row is not None else None
         # Where nobody has ever swept, beat may be starting just now: it gets as long as after any other sweep.
         seconds = time.monotonic() - self._since if age is None else float(age)
-        if self._on_overdue is not None and seconds > 3 * self.settings.sweep_seconds:
-            self._on_overdue()
+        if self._sweep is not None and seconds > 3 * self.settings.sweep_seconds:
+            self._sweep("no sweep for a while; this worker does one (is `celery -A tasks beat` running?)")
+        if self.settings.stable_id is not None and time.monotonic() - self._since < self.settings.lease_seconds:
+            self._inherit(connection, params)
+
+    def _be_here(self, connection: Connection[type_of_row]) -> None:
+        """Before the row says that this process is here, its lock is held: a row without the lock is a dead one's."""
+        if self._here is not connection:
+            connection.execute(HERE.sql, {"process_name": str(self.id)})
+            self._here = connection
+
+    def _inherit(self, connection: Connection[type_of_row], params: Mapping[str, Any]) -> None:
+        """Take back at once what a process of the same stable id held that died; later, its leases are over."""
+        left = sum(len(connection.execute(each.sql, params).fetchall()) for each in (INHERIT_RUNS, INHERIT_STEPS))
+        if left:
+            log.warning("%d runs and steps were held by a dead process of %s", left, self.settings.stable_id)
+            if self._sweep is not None:
+                self._sweep("a sweep takes them back")

@@ -75,6 +75,24 @@ def deployments(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def shared_stable_ids(facts: Facts) -> Iterator[Finding]:
+    """Two workers that live call themselves the same: a restarted one is to take back what it held, and from whom?"""
+    named = sorted((each for each in facts.workers if each["stable_id"]), key=lambda each: each["started_at"])
+    for name in sorted({each["stable_id"] for each in named}):
+        mine = [each for each in named if each["stable_id"] == name]
+        # Children of one worker share its name; and who was not seen since the youngest began may be the dead one.
+        live = {each["about"].get("worker") for each in mine if each["seen_at"] >= mine[-1]["started_at"]}
+        if len(live) > 1:
+            yield Finding(
+                "shared_stable_id",
+                Severity.WARNING,
+                f"{len(live)} live workers have the stable id `{name}`",
+                "AGENTRUN_STABLE_ID is to be another one for each, and the same after a restart",
+                ", ".join(f"`{each['name']}`" for each in mine),
+                "AGENTRUN_STABLE_ID=$(hostname), or none",
+            )
+
+
 def nobody_is_told(facts: Facts) -> Iterator[Finding]:
     """K. There is no pager."""
     told = any(each["about"].get("hooks", {}).get(str(Occasion.STALLED)) for each in facts.alive)
@@ -122,7 +140,7 @@ def _drains_long(process: Row, settings: Settings) -> bool:
 
 
 CHECKS = (
-    no_workers, clock_skew, visibility_timeout, deployments, nobody_is_told, vanished, long_drain,
+    no_workers, clock_skew, visibility_timeout, deployments, shared_stable_ids, nobody_is_told, vanished, long_drain,
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ def presence(
     """Namespace, deployment, version, kinds, queues, hooks, configuration, and what time it is here."""
     return {
         "namespace": settings.namespace,
+        "stable_id": settings.stable_id,
         "deployment": settings.deployment or ",".join(sorted(settings.imports)) or None,
         "version": own_version(),
         "kinds": list(registry.names()),

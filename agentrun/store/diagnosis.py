@@ -38,10 +38,10 @@ def _of_everybody(column: Any) -> Any:
 def _processes() -> Statement:
     """Who was seen within the last hour, and what each said of itself."""
     columns = (
-        processes.c.id, processes.c.namespace, processes.c.name, processes.c.deployment, processes.c.version,
-        processes.c.kinds, processes.c.queues, processes.c.holds, processes.c.draining, processes.c.about,
-        processes.c.clock_skew_seconds, processes.c.started_at, processes.c.seen_at, ALIVE.label("alive"),
-        _age(processes.c.started_at).label("age"), _age(processes.c.seen_at).label("silent"),
+        processes.c.id, processes.c.namespace, processes.c.name, processes.c.stable_id, processes.c.deployment,
+        processes.c.version, processes.c.kinds, processes.c.queues, processes.c.holds, processes.c.draining,
+        processes.c.about, processes.c.clock_skew_seconds, processes.c.started_at, processes.c.seen_at,
+        ALIVE.label("alive"), _age(processes.c.started_at).label("age"), _age(processes.c.seen_at).label("silent"),
         _age(processes.c.draining_since).label("draining_for"),
     )  # fmt: skip
     seen = select(*columns).where(_of_everybody(processes.c.namespace))

@@ -126,6 +126,7 @@ def _process_seen() -> Statement:
         id=param("process_id", UUID),
         namespace=NAMESPACE,
         name=param("by", Text),
+        stable_id=param("stable_id", Text),
         deployment=param("deployment", Text),
         version=param("version", Text),
         kinds=param("kinds", ARRAY(Text)),

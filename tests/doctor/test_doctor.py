@@ -238,6 +238,21 @@ def test_two_deployments_share_a_namespace(
     assert found["exit"] == 1
 
 
+def test_two_live_workers_have_one_stable_id(
+    healthy: Engine, doctor: Doctor, seen_worker: Worker, settings: Settings
+) -> None:
+    same = settings.model_copy(update={"stable_id": "pod-0"})
+    children = [seen_worker(settings=same, about={"worker": "one"}) for _ in range(2)]
+    children[0].heartbeat.beat()
+    assert doctor() == {"exit": 0}, "children of one worker have its name"
+    seen_worker(settings=same, about={"worker": "its successor"})
+    assert doctor() == {"exit": 0}, "the others may have been killed before it began"
+    children[0].heartbeat.beat()
+    found = doctor()
+    assert "pod-0" in found["shared_stable_id"]["symptom"]
+    assert found["exit"] == 1
+
+
 def test_nobody_is_told_of_stalled_runs(make_engine: Callable[..., Engine], doctor: Doctor, sweep: Any) -> None:
     make_engine(queues=("agentrun", "agentrun.system")).heartbeat.beat()
     sweep()
