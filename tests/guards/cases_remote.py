@@ -222,9 +222,15 @@ def a_step_that_is_unknown_here_is_not_taken(s: Scene) -> None:
 
 
 @case(*TAKERS)
-def the_taker_is_known_by_its_epoch_or_its_token(s: Scene) -> None:
+def the_taker_is_known_by_its_epoch(s: Scene) -> None:
     s.make(lambda: by_taker(s))
     s.refused(step_epoch=2)
+    s.lands()
+
+
+@case(*TAKERS, alone=True)
+def a_program_elsewhere_is_known_by_its_token(s: Scene) -> None:
+    s.make(lambda: by_taker(s))
     s.refused(step_epoch=None, token_digest="another")
     s.lands(step_epoch=None, token_digest=token(s.run))
 

@@ -49,13 +49,16 @@ NO_GUARD = {
     "settle_completed_many: runs.status IN ('running')": ONLY_LOCKED,
     "fail_troubled_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
     "interrupt_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
-    "offer_step: offered.id = held.id": OF_ONE_RUN,
+    "offer_step: offered.run_id = held.id": OF_ONE_RUN,
     "take_signal: runs.id = :run_id": "the signal is of this run and of the run that is held",
     "take_signal: signals.run_id = held.id": "the signal is of this run and of the run that is held",
     "take_signal: signals.taken_by_step IS NULL (2)": "who holds the run is alone in taking its signals",
     "take_signal: waits.status = 'open'": "a step that has its answer has taken no signal in the first place",
     **{f"{name}: held.id = done.run_id": OF_ONE_RUN for name in cases_remote.RESOLVING},
-    **{f"{name}: steps.kind IN ('remote', 'external')": OF_STEPS_ELSEWHERE for name in cases_remote.FOUND},
+    **{
+        f"{name}: steps.kind IN ('remote', 'external')": OF_STEPS_ELSEWHERE
+        for name in (*cases_remote.FOUND, "complete_steps")
+    },
     **{
         f"{name}: {condition}": ONLY_STARTED
         for name in ("redispatch_step", "interrupt_step")
