@@ -25,6 +25,7 @@ from agentrun.store.sql import Statement
 
 Row = Mapping[str, Any]
 
+MOST_SHELVED = 1_000
 MOST_IN_A_PASS = 20_000
 """Steps of one trouble that one pass settles; the next pass has the rest."""
 
@@ -58,7 +59,16 @@ class Redispatch:
                 self._publisher.wake(*(wake for row in fresh for wake in self._settled(row)))
                 if not fresh or len(rows) < self._settings.sweep_batch:
                     break
+        self._shelve()
         return self.healed
+
+    def _shelve(self) -> None:
+        """What the ends of runs left behind is put aside, at most so many of each in a pass."""
+        scope = self._scope | {"limit": MOST_SHELVED}
+        for row in self._database.rows(offers.OFFERED_QUEUES, {}):
+            self._database.rows(remote.SHELVE_OFFERED, scope | {"queue": row["queue"]})
+        self._database.rows(remote.SHELVE_EXTERNAL, scope)
+        self._database.rows(remote.SHELVE_LOST, scope)
 
     def _settled(self, row: Row) -> list[Wake]:
         policy: dict[str, Any] = decode(row["policy"]) or {}

@@ -96,7 +96,7 @@ async def _why_not(engine: Engine, run_id: UUID, key: str) -> Report:
         log.warning("a message for step %s of run %s found no such step here", key, run_id)
         return Report(run_id, "unknown")
     row = rows[0]
-    if row["over"] or row["status"] in (StepStatus.COMPLETED, StepStatus.FAILED):
+    if row["over"] or row["status"] in (StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.REDO):
         return Report(run_id, "ended", row["name"])
     if row["status"] != StepStatus.OFFERED:
         return Report(run_id, "busy", row["name"])

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Double,
+    Integer,
     Text,
     and_,
     case,
@@ -42,6 +43,7 @@ REMOTE: ColumnElement[str] = literal_column("'remote'")
 ELSEWHERE = steps.c.kind.in_([word(StepKind.REMOTE), word(StepKind.EXTERNAL)])
 OFFERED = steps.c.status == word(StepStatus.OFFERED)
 STARTED = steps.c.status == word(StepStatus.STARTED)
+REDO = steps.c.status == word(StepStatus.REDO)
 MAY_REPEAT = or_(steps.c.effect != word(Effect.NON_IDEMPOTENT_WRITE), steps.c.reconcilable)
 OFFER_COLUMNS = (steps.c.run_id, steps.c.key, steps.c.name, steps.c.queue, steps.c.attempt, steps.c.redispatch_count)
 
@@ -282,7 +284,8 @@ def _complete() -> Statement:
 
 
 def _not_ended_since(step_epoch: ColumnElement[int]) -> ColumnElement[bool]:
-    return and_(or_(STARTED, OFFERED), steps.c.step_epoch >= step_epoch)
+    """Also of a step that was shelved with its run, or has failed and is to be done again."""
+    return and_(or_(STARTED, OFFERED, REDO), steps.c.step_epoch >= step_epoch)
 
 
 def _complete_many() -> Statement:
@@ -360,6 +363,31 @@ def _again(name: str, guard: ColumnElement[bool], event: EventType | None, **val
 
 _NEXT_ATTEMPT = {"attempt": steps.c.attempt + number(1), "error": param("error", JSON)}
 _ONE_MORE = {"redispatch_count": steps.c.redispatch_count + number(1)}
+
+
+def _shelve(name: str, trouble: ColumnElement[bool], *order: ColumnElement[Any]) -> Statement:
+    """Steps of runs that are over are nobody's work, and are not looked at by every sweep: a redrive does them again.
+
+    Looks at the first `limit` that are in question. Refuses: the run is not final (any more), or the step has ended.
+    """
+    those = (
+        select(steps.c.run_id, steps.c.key).where(ELSEWHERE, trouble).order_by(*order).limit(param("limit", Integer))
+    )
+    those = those.cte("those")
+    over = (
+        select(runs.c.id)
+        .where(runs.c.id.in_(select(those.c.run_id)), runs.c.namespace == NAMESPACE, runs.c.finished_at.is_not(None))
+        .order_by(runs.c.id)
+        .with_for_update(key_share=True, skip_locked=True)
+        .cte("over")
+    )
+    shelved = (
+        update(steps)
+        .where(steps.c.run_id == over.c.id, steps.c.run_id == those.c.run_id, steps.c.key == those.c.key, trouble)
+        .values(status=word(StepStatus.REDO), lease_expires_at=null(), due_at=null())
+        .returning(steps.c.run_id, steps.c.key)
+    )
+    return compiled(name, select(shelved.cte("shelved")))
 
 
 def _interrupt() -> Statement:
@@ -500,3 +528,6 @@ BEAT = later(_beat)
 RENEW_STEPS = later(_renew_steps)
 TAKE_LANDED = later(_take_landed)
 STEP_ENDED_BY = later(_ended_by)
+SHELVE_OFFERED = later(_shelve, "shelve_offered", and_(OFFERED, steps.c.queue == param("queue", Text)), steps.c.due_at)
+SHELVE_EXTERNAL = later(_shelve, "shelve_external", and_(OFFERED, steps.c.queue.is_(None)), steps.c.due_at)
+SHELVE_LOST = later(_shelve, "shelve_lost", and_(LOST, MAY_REPEAT))

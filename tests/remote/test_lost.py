@@ -382,3 +382,55 @@ def test_retries_with_their_backoff_are_on_the_row(here: Here, make_engine: Any)
     assert another.run_step(run_id, here.step(run_id).key).outcome == "completed"
     assert another.run(run_id).outcome == "completed"
     assert here.client.status(run_id).result == 2
+
+
+# ---- what runs leave behind
+
+
+def test_what_the_end_of_a_run_left_behind_is_put_aside_and_done_again_after_a_redrive(
+    here: Here, doing: Doing
+) -> None:
+    """Otherwise every sweep would look at the steps of every run that was ever cancelled."""
+    run_id = here.parked("fan", [1, 2, 3])
+    offers = here.offers()
+    here.sql("UPDATE agentrun.runs SET deadline_at = now() - interval '1 s' WHERE id = %s", run_id)
+    here.sql("UPDATE agentrun.steps SET status = 'started', step_epoch = 1, by = 'worker:dead:1', started_at = now(), "
+             "started_seq = nextval('agentrun.event_seq'), lease_expires_at = now() - interval '1 s' "
+             "WHERE run_id = %s AND key = %s", run_id, offers[0].step_key)  # fmt: skip
+    living = here.parked("fan", [4])
+    external = here.parked("elsewhere", {})
+    here.sql("UPDATE agentrun.runs SET deadline_at = now() - interval '1 s' WHERE id = %s", external)
+    here.sweep()
+    here.sweep()
+    statuses = {step.status for step in here.client.steps(run_id)}
+    assert (statuses, here.step(external).status, here.step(living).status) == ({"redo"}, "redo", "offered")
+    here.sql("UPDATE agentrun.runs SET deadline_at = NULL WHERE id = %s", run_id)
+    here.client.redrive(run_id)
+    assert here.engine.run(run_id).outcome == "waiting"
+    for offer in here.offers():
+        here.take(offer.run_id, offer.step_key)
+    assert here.engine.run(run_id).outcome == "completed"
+    assert here.client.status(run_id).result == [2, 4, 6]
+
+
+def test_a_write_in_flight_is_not_put_aside_with_its_run(here: Here) -> None:
+    run_id = here.parked("asks", {"step": "charge", "input": 1})
+    here.taken_by_the_dead(run_id)
+    here.client.cancel(run_id)
+    here.sweep()
+    assert here.step(run_id).status == "started"
+    here.client.resolve(run_id, applied=True, result="charged", by="ops")
+
+
+def test_the_late_result_of_a_step_that_was_put_aside_is_kept(here: Here, doing: Doing) -> None:
+    run_id = here.parked("asks", {"step": "held-charge", "input": 1})
+    slow = here.taking(run_id)
+    assert doing.began.wait(10)
+    here.sql("UPDATE agentrun.steps SET effect = 'idempotent_write' WHERE run_id = %s", run_id)
+    here.client.cancel(run_id)
+    here.lapse(run_id)
+    here.sweep()
+    assert here.step(run_id).status == "redo"
+    doing.go_on.set()
+    assert slow.result(10).outcome == "completed"
+    assert here.step(run_id).result == "charged 1"
