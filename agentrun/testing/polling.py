@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = "AGENTRUN_TEST_PATIENCE"
 PAUSE = 0.01
 LONGEST_PAUSE = 0.1
 
@@ -22,9 +24,11 @@ def until(
 ) -> T:
     """Call `predicate` until what it returns is true, and return that. AssertionError after `timeout` seconds.
 
+    On a machine with much else to do, AGENTRUN_TEST_PATIENCE=3 makes it three times as many.
+
     `tell` is called at the failure, to say what is there instead. Exceptions of the types in `tolerate` mean "not yet".
     """
-    ends = time.monotonic() + timeout
+    ends = time.monotonic() + timeout * float(os.environ.get(PATIENCE, "1"))
     pause = PAUSE
     while True:
         answer: Any
