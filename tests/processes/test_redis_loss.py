@@ -77,7 +77,7 @@ def test_redis_restarted_under_a_worker_that_holds_a_countdown_message_delays_no
     server.stop()
     time.sleep(0.5)
     server.start()
-    client.wait(run_id, timeout=20)
+    client.wait(run_id, timeout=60)
 
     late = look.one(
         "SELECT extract(epoch FROM started_at - created_at)::float - 5 FROM agentrun.runs WHERE id = %s", (run_id,)
@@ -88,4 +88,4 @@ def test_redis_restarted_under_a_worker_that_holds_a_countdown_message_delays_no
     assert node.alive
     assert clock.alive
     after = client.enqueue("noted", "afterwards")
-    assert client.wait(after, timeout=15).result == "afterwards"
+    assert client.wait(after, timeout=60).result == "afterwards"

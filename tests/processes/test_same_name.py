@@ -34,7 +34,7 @@ def test_of_two_workers_with_one_name_and_one_pid_the_late_one_writes_nothing(
     consume(other, client.settings.queue, client.settings.system_queue)
     until(lambda: all(client.status(run_id).epoch == 2 for run_id in runs), 20)
     Path(gates[0]).touch()
-    client.wait(runs[0], timeout=10)
+    client.wait(runs[0], timeout=60)
 
     story, row = _stable(look, runs[0]), client.status(runs[1])
     frozen.resume()
@@ -45,7 +45,7 @@ def test_of_two_workers_with_one_name_and_one_pid_the_late_one_writes_nothing(
     assert client.status(runs[1]).epoch == 2
     assert look.effects(runs[1]) == ["before"]
     Path(gates[1]).touch()
-    assert client.wait(runs[1], timeout=10).result == "after"
+    assert client.wait(runs[1], timeout=60).result == "after"
     assert [look.effects(run_id) for run_id in runs] == [["before", "after"]] * 2
     sound()
 

@@ -35,7 +35,7 @@ def test_five_graceful_restarts_during_one_long_run_use_up_no_budget(
         assert node.terminate() == 0
         node = following
     gate.touch()
-    run = client.wait(run_id, timeout=20)
+    run = client.wait(run_id, timeout=60)
     assert (run.requeue_count, run.crash_count, run.error_count, run.handback_count) == (0, 0, 0, 5)
     assert look.effects(run_id) == [str(number) for number in range(run.result)]
     sound()
@@ -54,7 +54,7 @@ def test_sigterm_hands_a_run_back_at_its_next_step_and_another_worker_goes_on_at
         leaving[pool].kill("SIGTERM")
     for pool, run_id in runs.items():
         assert leaving[pool].wait_exit(settings.drain_seconds + 10) == 0
-        run = client.wait(run_id, timeout=15)
+        run = client.wait(run_id, timeout=60)
         assert (run.handback_count, run.requeue_count, run.crash_count) == (1, 0, 0)
         assert look.effects(run_id) == [str(number) for number in range(8)]
         assert look.seconds_between(run_id, "handed_back", "claimed") < settings.lease_seconds / 2
@@ -89,7 +89,7 @@ def test_no_shutdown_loses_a_run_in_the_middle_of_a_step_and_none_waits_for_the_
     consume(staying, *cases)
     Path(gate).touch()
     for name, run_id in runs:
-        run = client.wait(run_id, timeout=20)
+        run = client.wait(run_id, timeout=60)
         counts = (run.result, run.handback_count, run.crash_count, run.requeue_count)
         assert counts == ("after", 1, 0, 0), (name, run.kind)
         assert look.effects(run_id) == ["before", "after"]
@@ -102,7 +102,7 @@ def test_a_worker_shuts_down_although_one_of_its_children_was_killed(client: Cli
     for child in children:
         child.kill()
     until(lambda: node.logs().count("exited with 'signal 9 (SIGKILL)'") >= 1 or _replaced(node, children), 10)
-    assert client.wait(client.enqueue("noted", "by a new child"), timeout=15).result == "by a new child"
+    assert client.wait(client.enqueue("noted", "by a new child"), timeout=60).result == "by a new child"
     assert node.terminate(15) == 0
 
 
@@ -135,7 +135,7 @@ def test_a_killed_child_of_a_prefork_worker_is_replaced_and_its_run_goes_on(
     assert child in {process.pid for process in psutil.Process(node.pid).children()}
     os.kill(child, signal.SIGKILL)
     (tmp_path / "gate").touch()
-    run = client.wait(run_id, timeout=20)
+    run = client.wait(run_id, timeout=60)
     assert (run.result, run.crash_count, run.handback_count) == ("after", 1, 0)
     assert look.effects(run_id) == ["before", "after"]
     assert "reaped" in [event.type for event in client.events(run_id)]

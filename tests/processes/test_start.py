@@ -49,6 +49,6 @@ def test_a_run_of_a_kind_that_no_worker_knows_waits_unharmed_for_one_that_does(
     assert (client.status(run_id).status, client.status(run_id).epoch) == ("queued", 0)
     old.terminate()
     consume(new, client.settings.queue)
-    assert client.wait(run_id, timeout=15).result == "new"
+    assert client.wait(run_id, timeout=60).result == "new"
     run = client.status(run_id)
     assert (run.epoch, run.requeue_count) == (1, 0)

@@ -59,7 +59,7 @@ def test_one_uuid_published_20_times_to_4_slots_gives_one_segment(
         sent = list(senders.map(lambda _: send(str(run_id)), range(20)))
     until(lambda: node.logs().count("'outcome': 'busy'") == 19, 15)
     (tmp_path / "gate").touch()
-    assert client.wait(run_id, timeout=10).result == "after"
+    assert client.wait(run_id, timeout=60).result == "after"
     until(lambda: all(f"Task {WAKE}[{message.id}] succeeded" in node.logs() for message in sent))
     assert look.effects(run_id) == ["before", "after"]
     assert [event.type for event in client.events(run_id)].count("claimed") == 1
@@ -76,10 +76,10 @@ def test_no_wake_is_trapped_behind_a_long_segment(
     long = client.enqueue("gated", str(tmp_path / "gate"))
     until(lambda: look.effects(long) == ["before"], 10)
     for run_id in client.enqueue_many("noted", [str(number) for number in range(6)]):
-        assert client.wait(run_id, timeout=10).status is Status.COMPLETED
+        assert client.wait(run_id, timeout=60).status is Status.COMPLETED
     assert client.status(long).status is Status.RUNNING
     (tmp_path / "gate").touch()
-    assert client.wait(long, timeout=10).result == "after"
+    assert client.wait(long, timeout=60).result == "after"
 
 
 def test_a_garbage_wake_is_one_log_line_and_nothing_else(
@@ -87,7 +87,7 @@ def test_a_garbage_wake_is_one_log_line_and_nothing_else(
 ) -> None:
     node = start(concurrency=4)
     final, unknown = client.enqueue("noted", "once"), uuid.uuid4()
-    client.wait(final, timeout=10)
+    client.wait(final, timeout=60)
     until(lambda: f"run {final}: completed" in node.logs())
     waiting = str(client.enqueue("noted", "never", delay=3600))
     before, said = look(EVERYTHING), len(node.logs().splitlines())
@@ -112,7 +112,7 @@ def test_a_garbage_wake_is_one_log_line_and_nothing_else(
     assert [line for line in ours if str(unknown) in line] != []
     assert len(ours) == len(garbage), "\n".join(ours)
     assert look(EVERYTHING) == before
-    assert client.wait(client.enqueue("noted", "still here"), timeout=10).status is Status.COMPLETED
+    assert client.wait(client.enqueue("noted", "still here"), timeout=60).status is Status.COMPLETED
     assert node.logs().count("Traceback") == 0
 
 
@@ -127,7 +127,7 @@ def test_a_delayed_run_starts_when_it_is_due_and_no_early_wake_jumps_it(
     for _ in range(3):
         send(str(delayed))
     until(lambda: node.logs().count(f"a wake for run {delayed} changed nothing: it is early") == 3)
-    assert client.wait(delayed, timeout=10).result == "due"
+    assert client.wait(delayed, timeout=60).result == "due"
     waited = "SELECT extract(epoch FROM started_at - created_at)::float FROM agentrun.runs WHERE id = %s"
     assert 3 <= look.one(waited, (delayed,)) < 3 + PROMPTLY
     assert client.status(delayed).epoch == 1

@@ -46,7 +46,7 @@ def test_a_step_whose_worker_is_killed_goes_on_elsewhere(
     victim.kill()
     look("INSERT INTO effects (what) VALUES ('go on')")
     worker(queues=fan.QUEUE, imports=BODIES, wait=False)
-    assert client.result(run_id, timeout=30) == 42
+    assert client.result(run_id, timeout=60) == 42
     run, (step,) = client.status(run_id), client.steps(run_id)
     assert (step.redispatch_count, step.attempt, run.crash_count, run.requeue_count) == (1, 1, 0, 0)
     assert look("SELECT count(DISTINCT pid) FROM effects WHERE what = 'began'") == [(2,)]
@@ -64,7 +64,7 @@ def test_a_worker_that_lacks_the_step_leaves_it_to_the_one_that_knows_it(
     for node in nodes:
         node.container.wait_ready()
     run_id = client.enqueue("big-fan", 12)
-    assert client.result(run_id, timeout=30) == [2 * n for n in range(12)]
+    assert client.result(run_id, timeout=60) == [2 * n for n in range(12)]
     assert {(step.attempt, step.redispatch_count) for step in client.steps(run_id)} == {(1, 0)}
     assert "elsewhere" in nodes[0].logs()
 
@@ -80,7 +80,7 @@ def test_forked_workers_take_steps_too_and_one_that_is_killed_loses_none(
     (began,) = until(lambda: look("SELECT pid FROM effects WHERE what = 'began'"), 20)
     look("INSERT INTO effects (what) VALUES ('go on')")
     os.kill(began[0], signal.SIGKILL)
-    assert client.result(run_id, timeout=30) == 6
+    assert client.result(run_id, timeout=60) == 6
 
 
 @pytest.mark.slow

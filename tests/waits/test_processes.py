@@ -156,5 +156,5 @@ def test_workers_wake_runs_that_were_decided_and_children_their_parents_without_
     asking = client.enqueue("decide")
     until(lambda: client.status(asking).status is Status.WAITING, 20)
     client.approve(asking, by="ann")
-    assert client.result(asking, timeout=20) == "ann"
-    assert client.result(family, timeout=20) == [0, 1, 4, 9, 16, 25]
+    assert client.result(asking, timeout=60) == "ann"
+    assert client.result(family, timeout=60) == [0, 1, 4, 9, 16, 25]

@@ -110,5 +110,5 @@ def test_with_all_workers_down_a_queued_and_a_dead_run_are_cancelled_and_neither
     start()
     beat()
     for run_id in (queued, dead):
-        assert client.wait(run_id, timeout=20).status is Status.CANCELLED
+        assert client.wait(run_id, timeout=60).status is Status.CANCELLED
         assert look.effects(run_id) == []

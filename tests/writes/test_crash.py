@@ -60,7 +60,7 @@ def test_a_write_that_nobody_can_ask_about_stops_the_run_by_name_and_goes_on_fro
     client: Client, look: Look, killed_in_the_third: Callable[[bool], tuple[UUID, float]]
 ) -> None:
     run_id, _ = killed_in_the_third(False)
-    run = client.wait(run_id, timeout=20)
+    run = client.wait(run_id, timeout=60)
     assert (run.status, run.reason, run.pending_effect) == (
         Status.FAILED, Reason.NOT_RETRYABLE, "non_idempotent_write")  # fmt: skip
     assert run.error is not None
@@ -72,7 +72,7 @@ def test_a_write_that_nobody_can_ask_about_stops_the_run_by_name_and_goes_on_fro
     assert write["started_at"]
     assert times(look, run_id) == [1, 1, 1, 0, 0]
     client.resolve(run_id, applied=True, result="2")
-    assert client.wait(run_id, timeout=20).result == list("01234")
+    assert client.wait(run_id, timeout=60).result == list("01234")
     assert times(look, run_id) == [1, 1, 1, 1, 1]
 
 
@@ -80,10 +80,10 @@ def test_a_write_that_did_not_happen_starts_afresh_after_an_operators_word(
     client: Client, look: Look, killed_in_the_third: Callable[[bool], tuple[UUID, float]]
 ) -> None:
     run_id, _ = killed_in_the_third(False)
-    client.wait(run_id, timeout=20)
+    client.wait(run_id, timeout=60)
     look("DELETE FROM side_effects WHERE run_id = %s AND what = '2'", [run_id])
     client.resolve(run_id, applied=False)
-    assert client.wait(run_id, timeout=20).result == list("01234")
+    assert client.wait(run_id, timeout=60).result == list("01234")
     assert times(look, run_id) == [1, 1, 1, 1, 1]
 
 
@@ -98,18 +98,18 @@ def test_a_run_that_kills_its_worker_ends_after_its_budget_and_nobody_else_with_
     for crash in range(1, 4):
         others.append(client.enqueue("writes", ["a", "b"]))
         until(lambda crash=crash: client.status(poison).crash_count == crash, 30)
-    run = client.wait(poison, timeout=10)
+    run = client.wait(poison, timeout=60)
     assert (run.status, run.reason, run.requeue_count) == (Status.FAILED, Reason.RETRIES_EXHAUSTED, 2)
     assert run.error is not None
     assert run.error["type"] == "WorkerLost"
     assert look.effects(poison) == ["before", "tried", "tried", "tried"]
     for other in others:
-        run = client.wait(other, timeout=20)
+        run = client.wait(other, timeout=60)
         assert (run.status, run.crash_count) == (Status.COMPLETED, 0)
         assert look.effects(other) == ["a", "b"]
     look("INSERT INTO side_effects (run_id, what) VALUES (%s, 'cured')", [poison])
     client.redrive(poison)
-    run = client.wait(poison, timeout=20)
+    run = client.wait(poison, timeout=60)
     assert (run.result, run.crash_count) == ("cured", 3)
     assert look.effects(poison) == ["before", "tried", "tried", "tried", "cured", "tried"]
 

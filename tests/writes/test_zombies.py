@@ -74,5 +74,5 @@ def test_a_process_that_slept_inside_a_write_cannot_say_how_it_ended(
     assert look.journal(run_id) == before
     first.kill()
     client.resolve(run_id, applied=True, result="0")
-    assert client.wait(run_id, timeout=20).result == list("01234")
+    assert client.wait(run_id, timeout=60).result == list("01234")
     assert look.effects(run_id) == list("01234")
