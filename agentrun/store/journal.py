@@ -15,15 +15,18 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     Numeric,
+    TableValuedAlias,
     Text,
     and_,
     case,
     cast,
+    exists,
     func,
     null,
     or_,
     select,
     true,
+    union_all,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSON, UUID, insert
@@ -37,6 +40,7 @@ from agentrun.store.sql import Statement, compiled, compiled_many, later, now, n
 from agentrun.store.tables import event_seq, runs, spend, steps
 
 KEY = param("key", Text)
+_NOT_CANCELLED = runs.c.cancel_requested_at.is_(None)
 _MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
 _ENDED: dict[str, ColumnElement[Any]] = {
     "status": param("status", Text),
@@ -94,12 +98,7 @@ def _record_many() -> Statement:
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "result": Text, "error": Text})
     locked = locked_among(mine, runs.c.status == word(Status.RUNNING))
-    held = (
-        select(locked.c.id, mine)
-        .join(mine, and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch))
-        .order_by(mine.c.nth)
-        .cte("held")
-    )
+    held = _said_of(locked, mine)
     given = {name: cast(held.c[name], JSON) if name in ("args", "result", "error") else held.c[name] for name in named}
     recorded = _recorded(held, given).cte("recorded")
     return compiled_many("record_many", select(recorded), ("run_id", *named))
@@ -158,36 +157,65 @@ def _fence() -> Statement:
     No row: the lease is lost, or a cancel was asked for. A row without `key`: the step may not start (it is in flight
     since another attempt, or has ended), and nothing was changed.
     """
-    effect = param("effect", Text)
-    held = (
-        select(runs.c.id).where(_MINE, runs.c.cancel_requested_at.is_(None)).with_for_update(key_share=True).cte("held")
-    )
+    held = select(runs.c.id).where(_MINE, _NOT_CANCELLED).with_for_update(key_share=True).cte("held")
+    keyed = {"idempotency_key": param("idempotency_key", Text), "reconcilable": param("reconcilable", Boolean)}
+    started = _started(held, {**_NAMED, **keyed})
+    told = select(held.c.id, started.c.key).select_from(held.outerjoin(started, true()))
+    return compiled("fence", told.add_cte(_stamped(started)), _fence_many())
+
+
+def _fence_many() -> Statement:
+    """As `fence`, for the writes of a batch. First a row by number for every run that is held, then the started ones:
+    to join the two, the planner would compare each with each."""
+    named = ("key", "kind", "name", "effect", "attempt", "epoch", "by", "args_digest", "args", "idempotency_key")
+    columns = {name: steps.c[name].type for name in named}
+    mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "reconcilable": Boolean})
+    locked = locked_among(mine, runs.c.status == word(Status.RUNNING), _NOT_CANCELLED)
+    held = _said_of(locked, mine)
+    given = {name: cast(held.c[name], JSON) if name == "args" else held.c[name] for name in (*named, "reconcilable")}
+    started = _started(held, given)
+    every = select(held.c.nth, held.c.id.label("run_id"), null().cast(Text).label("key"))
+    told = union_all(every, select(null().cast(Integer), started.c.run_id, started.c.key))
+    return compiled_many("fence_many", told.add_cte(_stamped(started)), ("run_id", *named, "reconcilable"))
+
+
+def _said_of(locked: CTE, mine: TableValuedAlias) -> CTE:
+    """What is said of the locked runs under their own epoch, in the order in which it was said."""
+    of_run = and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch)
+    return select(locked.c.id, mine).join(mine, of_run).order_by(mine.c.nth).cte("held")
+
+
+def _started(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
+    """The one place where a write is recorded as started: new, or where it is known that it may start again."""
     values = {
         "run_id": held.c.id,
-        **_NAMED,
+        **given,
         "status": word(StepStatus.STARTED),
-        "idempotency_key": param("idempotency_key", Text),
-        "reconcilable": param("reconcilable", Boolean),
         "started_seq": event_seq.next_value(),
         "started_at": now(),
     }
     again = {name: insert(steps).excluded[name] for name in values if name not in ("run_id", "key", "idempotency_key")}
-    started = (
+    return (
         insert(steps)
         .from_select(list(values), select(*values.values()).select_from(held))
         .on_conflict_do_update(index_elements=["run_id", "key"], set_=again | {"error": null()}, where=_MAY_START)
-        .returning(steps.c.run_id, steps.c.key)
+        .returning(steps.c.run_id, steps.c.key, steps.c.effect)
         .cte("started")
     )
-    strongest = case((runs.c.pending_effect == word(Effect.NON_IDEMPOTENT_WRITE), runs.c.pending_effect), else_=effect)
-    stamped = (
+
+
+def _stamped(started: CTE) -> CTE:
+    """Each run carries the strongest effect that is in flight: in the alphabet, too, a non-idempotent write is last."""
+    each = select(started.c.run_id, func.max(started.c.effect).label("effect")).group_by(started.c.run_id).cte("each")
+    kept = runs.c.pending_effect == word(Effect.NON_IDEMPOTENT_WRITE)
+    return (
         update(runs)
-        .where(runs.c.id == started.c.run_id)
-        .values(pending_effect=strongest, lease_expires_at=now() + seconds(LEASE))
+        .where(runs.c.id == each.c.run_id)
+        .values(
+            pending_effect=case((kept, runs.c.pending_effect), else_=each.c.effect),
+            lease_expires_at=now() + seconds(LEASE),
+        )
         .cte("stamped")
-    )
-    return compiled(
-        "fence", select(held.c.id, started.c.key).select_from(held.outerjoin(started, true())).add_cte(stamped)
     )
 
 
@@ -209,32 +237,52 @@ def _finish() -> Statement:
     Refuses (no row): not running, another epoch, or the step is not in flight. A cancel does not refuse: what happened
     outside is recorded.
     """
-    held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
-    done = (
+    held = select(runs.c.id, KEY.label("key")).where(_MINE).with_for_update(key_share=True).cte("held")
+    done = _finished(held, {**_ENDED, "epoch": EPOCH, "by": BY})
+    return compiled("finish", select(done).add_cte(_cleared(done)), _finish_many())
+
+
+def _finish_many() -> Statement:
+    """As `finish`, for the writes of a batch."""
+    named = ("epoch", "by", "status", "result", "error", "model", "input_tokens", "output_tokens", "cost")
+    columns = {name: steps.c[name].type for name in named}
+    mine = recordset("mine", {"run_id": UUID, "key": Text, **columns, "result": Text, "error": Text})
+    held = _said_of(locked_among(mine, runs.c.status == word(Status.RUNNING)), mine)
+    given = {name: cast(held.c[name], JSON) if name in ("result", "error") else held.c[name] for name in named}
+    done = _finished(held, given)
+    return compiled_many("finish_many", select(done).add_cte(_cleared(done)), ("run_id", "key", *named))
+
+
+def _finished(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
+    """The one place where a write says how it ended."""
+    return (
         update(steps)
-        .where(steps.c.run_id == held.c.id, steps.c.key == KEY, steps.c.status == word(StepStatus.STARTED))
-        .values(**_ENDED, epoch=EPOCH, by=BY, seq=event_seq.next_value(), finished_at=now())
-        .returning(steps.c.run_id)
+        .where(steps.c.run_id == held.c.id, steps.c.key == held.c.key, steps.c.status == word(StepStatus.STARTED))
+        .values(**given, seq=event_seq.next_value(), finished_at=now())
+        .returning(steps.c.run_id, steps.c.key)
         .cte("done")
     )
+
+
+def _cleared(done: CTE) -> CTE:
+    """Each run keeps the strongest effect of what is still in flight. This statement's own steps look started here."""
+    ended = done.alias("ended")
     others = (
         select(func.max(steps.c.effect))
         .where(
-            steps.c.run_id == RUN_ID,
+            steps.c.run_id == runs.c.id,
             steps.c.status == word(StepStatus.STARTED),
             steps.c.effect != word(Effect.READ_ONLY),
-            steps.c.key != KEY,
+            ~exists(select(number(1)).where(ended.c.run_id == steps.c.run_id, ended.c.key == steps.c.key)),
         )
         .scalar_subquery()
     )
-    cleared = (
+    return (
         update(runs)
         .where(runs.c.id == done.c.run_id)
         .values(pending_effect=others, lease_expires_at=now() + seconds(LEASE))
-        .returning(runs.c.id)
         .cte("cleared")
     )
-    return compiled("finish", select(cleared))
 
 
 def _not_applied() -> Statement:

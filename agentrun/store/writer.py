@@ -177,11 +177,17 @@ async def _pipelined(connection: AsyncConnection[type_of_row], batch: Sequence[W
     answers: list[Rows] = [[] for _ in batch]
     places = {(write.run_id, write.params.get("key")): nth for nth, write in enumerate(batch)}
     for cursor in many:
-        for row in await cursor.fetchall():
-            answers[row["nth"] if "nth" in row else places[row["run_id"], row["key"]]] = [row]
+        told = await cursor.fetchall()
+        for row in sorted(told, key=lambda row: row.get("nth") is None):
+            answers[_place(row, places)] = [row]
     for nth, cursor in single:
         answers[nth] = await cursor.fetchall()
     return answers
+
+
+def _place(row: type_of_row, places: Mapping[tuple[UUID, Any], int]) -> int:
+    nth: int | None = row.get("nth")
+    return places[row["run_id"], row["key"]] if nth is None else nth
 
 
 Numbered = tuple[int, Write]
