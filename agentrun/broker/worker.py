@@ -190,6 +190,8 @@ class Process:
                 raise SystemExit(1) from None
             raise SystemExit(f"agentrun: {trouble}") from None
         self._shutdown = Shutdown()
+        if (wait := getattr(sender, "wait_for_soft_shutdown", None)) is not None:
+            sender.wait_for_soft_shutdown = functools.partial(self._on_soft_shutdown, wait)
 
     def _on_ready(self, sender: Any = None, **_: object) -> None:
         pool = getattr(sender, "pool", None)
@@ -218,6 +220,11 @@ class Process:
         engine = self._engines.get(os.getpid())
         if engine is not None:
             engine.drain()
+
+    def _on_soft_shutdown(self, wait: Callable[[], None]) -> None:
+        """Celery says that it shuts down only when the soft shutdown's time is over: that time is the drain's."""
+        self._on_shutting_down()
+        wait()
 
     def _on_cold_shutdown(self, *_: object) -> None:
         self.engine().drain(within=0.0)

@@ -20,7 +20,7 @@ from typing import Any
 from agentrun.testing.guard import Guard, Started
 
 FRESH = "AGENTRUN_TEST_FRESH"
-_AT_ITS_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "LC_", "LANG")
+_AT_ITS_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "LC_", "LANG", "REMAP_SIGTERM")
 _CARRIED_OVER = ("PYTHONPATH", "PYTHONUNBUFFERED")
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +15,7 @@ from agentrun import Client, Settings
 from agentrun.testing import until
 from agentrun.testing.nodes import Node
 from tests.processes.conftest import Look, consume
+from tests.processes.soft import SOFT_SECONDS
 
 pytestmark = pytest.mark.processes
 
@@ -96,6 +98,32 @@ def test_no_shutdown_loses_a_run_in_the_middle_of_a_step_and_none_waits_for_the_
     sound()
 
 
+@pytest.mark.slow
+def test_a_soft_shutdown_hands_runs_back_at_their_next_step(
+    client: Client, start: Start, look: Look, sound: Callable[[], None]
+) -> None:
+    """REMAP_SIGTERM=SIGQUIT with worker_soft_shutdown_timeout: Celery says only after its time that it shuts down."""
+    leaving, staying = _leaving_and_staying(
+        start, POOLS, app="tests.processes.soft_app", env={"REMAP_SIGTERM": "SIGQUIT"}
+    )
+    kinds = {pool: "long" if pool == "threads" else "long-plain" for pool in POOLS}
+    runs = {pool: client.enqueue(kinds[pool], {"steps": 8, "seconds": STEP}, queue=pool) for pool in POOLS}
+    until(lambda: min(len(look.effects(run_id)) for run_id in runs.values()) >= 1, 15)
+    consume(staying, *POOLS)
+    asked = look.one("SELECT clock_timestamp()")
+    for pool in POOLS:
+        leaving[pool].kill("SIGTERM")
+    for pool, run_id in runs.items():
+        run = client.wait(run_id, timeout=15)
+        assert (run.handback_count, run.requeue_count, run.crash_count) == (1, 0, 0), pool
+        assert look.effects(run_id) == [str(number) for number in range(8)], "nothing was lost"
+        handed = look.one("SELECT max(at) FROM agentrun.moves WHERE run_id = %s AND type = 'handed_back'", (run_id,))
+        assert (handed - asked).total_seconds() < SOFT_SECONDS, f"{pool}: in the soft shutdown's time, not after it"
+        leaving[pool].wait_exit(10)
+        assert "Initiating Soft Shutdown" in leaving[pool].logs(), "the premise"
+    sound()
+
+
 def test_a_worker_shuts_down_although_one_of_its_children_was_killed(client: Client, start: Start, look: Look) -> None:
     node = start(pool="prefork", concurrency=2)
     children = psutil.Process(node.pid).children()
@@ -110,8 +138,8 @@ def _replaced(node: Node, children: list[psutil.Process]) -> bool:
     return not {child.pid for child in psutil.Process(node.pid).children()} & {child.pid for child in children}
 
 
-def _leaving_and_staying(start: Start, pools: tuple[str, ...]) -> tuple[dict[str, Node], Node]:
-    leaving = {pool: start(pool=pool, concurrency=2, queues=pool, wait=False) for pool in pools}
+def _leaving_and_staying(start: Start, pools: tuple[str, ...], **options: Any) -> tuple[dict[str, Node], Node]:
+    leaving = {pool: start(pool=pool, concurrency=2, queues=pool, wait=False, **options) for pool in pools}
     staying = start(concurrency=4, queues="later", wait=False)
     for node in (*leaving.values(), staying):
         node.container.wait_ready()
