@@ -10,17 +10,17 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from agentrun.core.codec import decode, digest
 from agentrun.core.errors import NonDeterminism, StepFailed, WaitExpired
-from agentrun.core.failures import Failure
+from agentrun.core.failures import Failure, failed_steps_in
 from agentrun.core.outcome import LeaseLost, Parked
 from agentrun.core.wake import Wake
-from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, WaitKind, WaitStatus
+from agentrun.core.words import Effect, FailureClass, Status, StepKind, StepStatus, WaitKind, WaitStatus
 from agentrun.runtime.children import why_not_started
 from agentrun.runtime.gathering import note_waiting
 from agentrun.runtime.kinds import Registry
@@ -30,6 +30,7 @@ from agentrun.settings import Settings
 from agentrun.store import journal, signals, waits
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.reads import CHILD_RESULT
+from agentrun.store.transitions import REDRIVE
 from agentrun.store.writer import Write
 
 
@@ -83,8 +84,10 @@ class Waits:
         """
         self.steps.lease.check()
         there = self.steps.recorded.get(spec.key)
+        again = there is not None and there["status"] == StepStatus.REDO
         if there is not None:
             same_step(spec, there)
+        if there is not None and not again:
             self.steps.replayed += 1
             if there["status"] == StepStatus.COMPLETED:
                 return decoded(there["result"])
@@ -92,6 +95,7 @@ class Waits:
         row = (await self._known()).get(spec.key)
         if row is not None:
             _same_wait(spec, row)
+            row = await self._anew(spec, row) if again and row["status"] != WaitStatus.OPEN else row
         if row is None or row["status"] == WaitStatus.OPEN:
             row = await self._looked_up(spec, row)
         if row["status"] == WaitStatus.OPEN:
@@ -108,6 +112,26 @@ class Waits:
         self.steps.lease.check()
         if spec.key not in self.steps.recorded and spec.key not in await self._known():
             await self._registered(spec)
+
+    async def _anew(self, spec: WaitSpec, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The wait whose end had ended the run: asked anew, but for a child that has a result by now or never will."""
+        if row["child_id"] is not None and not await self._goes_on(row["child_id"]):
+            return row
+        return await self._registered(replace(spec, child=None))
+
+    async def _goes_on(self, child: UUID) -> bool:
+        """Whether a child has still to come to its end: one that failed is redriven."""
+        for _ in range(2):  # the second look: it was redriven, by this process or by somebody, and nobody heard of it
+            (ended,) = await self.steps.writer.write(Write(CHILD_RESULT, {"run_id": child}))
+            if ended["status"] != Status.FAILED:
+                return not Status(ended["status"]).final
+            said = {"namespace": self.steps.namespace, "by": self.steps.lease.owner, "data": "{}"}
+            redo = failed_steps_in(decode(ended["error"]))
+            rows = await self.steps.writer.write(Write(REDRIVE, {"run_id": child, "redo": redo, **said}))
+            if rows:
+                self.wake(Wake.of(rows[0], cause="redrive"))
+                return True
+        return False
 
     async def _looked_up(self, spec: WaitSpec, row: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The wait as it is now: a buffered signal answers it at once, else it is registered."""

@@ -6,7 +6,21 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, Integer, Text, and_, case, func, literal_column, null, or_, select, true, union_all
+from sqlalchemy import (
+    BigInteger,
+    Integer,
+    Text,
+    and_,
+    case,
+    exists,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    union_all,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 
 from agentrun.core.codec import decode
@@ -116,7 +130,8 @@ def _child_result() -> Statement:
 
 
 def _open_children() -> Statement:
-    """Children that live on although their parent was cancelled or has failed."""
+    """Children that live on although their parent was cancelled or has failed; not those that an operator brought
+    back since: their parent may be redriven after them."""
     parent = runs.alias("parent")
     ended = [word(Status.CANCELLED), word(Status.FAILED)]
     living = select(runs.c.id).join(parent, parent.c.id == runs.c.parent_id)
@@ -126,6 +141,12 @@ def _open_children() -> Statement:
         runs.c.cancel_requested_at.is_(None),
         parent.c.status.in_(ended),
         runs.c.namespace == NAMESPACE,
+        ~exists().where(
+            moves.c.run_id == runs.c.id,
+            moves.c.type == word(EventType.REDRIVEN),
+            moves.c.at >= parent.c.finished_at,
+            parent.c.status == word(Status.FAILED),
+        ),
     )
     of_one = or_(param("parent_id", UUID).is_(None), runs.c.parent_id == param("parent_id", UUID))
     return compiled("open_children", orphans.where(of_one).limit(param("limit", Integer)))

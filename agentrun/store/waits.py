@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Integer, Text, and_, exists, func, null, or_, select, update
+from sqlalchemy import ColumnElement, Double, Integer, Text, and_, delete, exists, func, null, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
 from sqlalchemy.sql.selectable import CTE
 from sqlalchemy.types import DateTime
 
 from agentrun.core import moves as legal
-from agentrun.core.words import FINAL, EventType, Status, WaitKind, WaitStatus
+from agentrun.core.words import FINAL, EventType, Status, StepStatus, WaitKind, WaitStatus
 from agentrun.store.mover import BY, DATA, EPOCH, NAMESPACE, RUN_ID, moved, statement, told
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
-from agentrun.store.tables import event_seq, moves, runs, waits
+from agentrun.store.tables import event_seq, moves, runs, steps, waits
 from agentrun.store.transitions import write_in_flight
 
 KEY = param("key", Text)
@@ -62,11 +62,21 @@ def registered(source: CTE, **values: ColumnElement[Any]) -> Any:
 
 
 def _register() -> Statement:
-    """Refuses (no row): not running, another epoch, or the step has a wait already."""
+    """Refuses (no row): not running, another epoch, or the step has a wait already.
+
+    A step that is to be done again asks anew: its wait is opened, and the journal forgets how it had ended, both once.
+    """
     source = held()
-    stored = registered(source).on_conflict_do_nothing(index_elements=["run_id", "step_key"])
-    stored = stored.returning(*SEEN_COLUMNS).cte("registered")
-    return compiled("register_wait", select(stored))
+    redone = and_(steps.c.key == KEY, steps.c.status == word(StepStatus.REDO))
+    forgotten = delete(steps).where(steps.c.run_id == source.c.id, redone).returning(steps.c.run_id).cte("forgotten")
+    stored = registered(source)
+    again = {name: stored.excluded[name] for name in ("role", "due_at", "remind_at", "on_expiry", "created_at")}
+    again |= {"status": word(WaitStatus.OPEN)}
+    again |= dict.fromkeys(("resolution", "resolved_by", "comment", "resolved_at"), null())
+    stored = stored.on_conflict_do_update(
+        index_elements=["run_id", "step_key"], set_=again, where=exists(select(forgotten.c.run_id))
+    )
+    return compiled("register_wait", select(stored.returning(*SEEN_COLUMNS).cte("registered")))
 
 
 def _park() -> Statement:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 from uuid import UUID, uuid4
 
+from agentrun.store import journal
 from tests.guards.scene import Scene, case
 
 CLOSES = ("close_wait_resolved", "close_wait_expired")
@@ -33,6 +34,28 @@ def only_who_holds_the_run_registers_a_wait(s: Scene) -> None:
     s.make(lambda: with_signals(s))
     s.parked_by_hand(s.run)
     s.refused(**asked | {"wait_id": uuid4()})
+
+
+@case("register_wait")
+def only_a_step_that_is_done_again_asks_anew_and_once(s: Scene) -> None:
+    def expired() -> UUID:
+        run_id = s.rows.running()
+        for key in ("s", "another"):
+            failed = s.rows.step(key, kind="signal", name="go", status="failed", result=None, error="{}")
+            assert s.rows.do(journal.RECORD, run_id, **failed)
+            s.rows.wait(run_id, key)
+        s.set("waits", run_id, status="expired", resolved_at="=now()")
+        return run_id
+
+    s.make(expired)
+    asked: dict[str, Any] = {"wait_id": uuid4(), "name": "go", "key": "s"}
+    s.refused(**asked)
+    for run_id in (s.run, *s.others):
+        s.set("steps", run_id, status="redo", finished_at=None)
+    s.lands(**asked)
+    assert {row["step_key"]: row["status"] for row in s.stored(s.run)[3]} == {"another": "expired", "s": "open"}
+    assert [(row["key"], row["status"]) for row in s.stored(s.run)[2]] == [("another", "redo")]
+    s.refused(**asked)
 
 
 @case("take_signal")

@@ -1,0 +1,155 @@
+"""An operator's redrive after a wait ended the run: what failed is done again, what has a result by now is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agentrun import Client, Context, Effect, Fatal, Reason, Status, durable
+from agentrun.testing.rows import Rows
+from tests.waits.conftest import Go, Parked, Travel, go, parked, travel
+
+__all__ = ["go", "parked", "travel"]
+
+
+@pytest.fixture
+def tried(client: Client) -> list[int]:
+    """`parent` waits for `child`, which fails at its first two tries; every try is noted."""
+    tries: list[int] = []
+
+    @durable("child")
+    async def child(ctx: Context) -> int:
+        tries.append(1)
+        if len(tries) <= 2:
+            raise Fatal("not repaired")
+        return 42
+
+    @durable("parent")
+    async def parent(ctx: Context) -> Any:
+        return await ctx.child("child")
+
+    return tries
+
+
+def child_of(client: Client, run_id: UUID) -> UUID:
+    (child,) = client.list(parent=run_id)
+    return child.id
+
+
+def test_a_redriven_parent_takes_its_failed_child_along(
+    client: Client, parked: Parked, go: Go, tried: list[int]
+) -> None:
+    run_id = parked("parent")
+    child = child_of(client, run_id)
+    for _ in range(2):
+        assert go(child).status is Status.FAILED
+        assert (go(run_id).status, client.status(run_id).reason) == (Status.FAILED, Reason.NOT_RETRYABLE)
+        client.redrive(run_id)
+        assert go(run_id).status is Status.WAITING
+        assert client.status(child).status is Status.QUEUED
+    go(child)
+    assert (go(run_id).result, len(tried), len(client.list(parent=run_id))) == (42, 3, 1)
+
+
+def test_a_child_that_was_repaired_by_itself_is_not_done_again_by_its_redriven_parent(
+    client: Client, parked: Parked, go: Go, tried: list[int], sweep: Callable[[], Any]
+) -> None:
+    run_id = parked("parent")
+    child = child_of(client, run_id)
+    go(child)
+    go(run_id)
+    for status in (Status.FAILED, Status.COMPLETED):
+        client.redrive(child)
+        sweep()
+        assert client.status(child).status is Status.QUEUED, "an orphan that an operator brought back is none"
+        assert go(child).status is status
+    client.redrive(run_id)
+    assert (go(run_id).result, len(tried)) == (42, 3)
+
+
+def test_a_parent_that_is_redriven_while_its_child_is_at_it_again_waits_for_it(
+    client: Client, parked: Parked, go: Go, tried: list[int]
+) -> None:
+    tried.append(0)
+    run_id = parked("parent")
+    child = child_of(client, run_id)
+    go(child)
+    go(run_id)
+    client.redrive(child)
+    client.redrive(run_id)
+    assert go(run_id).status is Status.WAITING
+    assert client.status(child).status is Status.QUEUED
+    go(child)
+    assert (go(run_id).result, len(tried)) == (42, 3)
+
+
+def test_a_child_that_cannot_go_on_ends_its_redriven_parent_once_more_until_it_is_resolved(
+    client: Client, parked: Parked, go: Go, sweep: Callable[[], Any]
+) -> None:
+    async def charge() -> int:
+        raise RuntimeError("in the middle")
+
+    @durable("charging")
+    async def charging(ctx: Context) -> int:
+        return await ctx.write(charge, effect=Effect.NON_IDEMPOTENT_WRITE)
+
+    @durable("parent-of-charging")
+    async def parent(ctx: Context) -> int:
+        return await ctx.child("charging")
+
+    run_id = parked("parent-of-charging")
+    child = child_of(client, run_id)
+    go(child)
+    go(run_id)
+    client.redrive(run_id)
+    run = go(run_id)
+    assert run.error is not None
+    assert (run.status, run.error["message"]) == (Status.FAILED, f"child `{child}` is failed (not_retryable)")
+    client.resolve(child, applied=True, result=7)
+    sweep()
+    go(child)
+    client.redrive(run_id)
+    assert go(run_id).result == 7
+
+
+def test_what_nobody_answered_in_time_is_asked_anew_by_a_redriven_run(
+    client: Client, parked: Parked, go: Go, sweep: Callable[[], Any], travel: Travel, rows: Rows
+) -> None:
+    @durable("asks")
+    async def asks(ctx: Context) -> Any:
+        return (await ctx.approval("go on?", expires=3600, on_expiry="fail")).by
+
+    run_id = parked("asks")
+    for _ in range(2):
+        travel.past_due(run_id)
+        sweep()
+        assert go(run_id).status is Status.FAILED
+        client.redrive(run_id)
+        assert go(run_id).status is Status.WAITING
+        sweep()
+        assert client.status(run_id).status is Status.WAITING, "it has its hour again"
+    client.approve(run_id, by="ann")
+    assert go(run_id).result == "ann"
+
+
+def test_what_was_answered_is_not_asked_again(client: Client, parked: Parked, go: Go) -> None:
+    """A failure that the body caught stays recorded, and so does every answer."""
+    broken = [True]
+
+    @durable("goes-on")
+    async def goes_on(ctx: Context) -> Any:
+        said = await ctx.approval("go on?")
+        if broken[0]:
+            raise Fatal("later")
+        return said.by
+
+    run_id = parked("goes-on")
+    client.approve(run_id, by="ann")
+    assert go(run_id).status is Status.FAILED
+    broken.clear()
+    broken.append(False)
+    client.redrive(run_id)
+    assert go(run_id).result == "ann"
