@@ -370,13 +370,12 @@ def _shelve(name: str, trouble: ColumnElement[bool], *order: ColumnElement[Any])
 
     Looks at the first `limit` that are in question. Refuses: the run is not final (any more), or the step has ended.
     """
-    those = (
-        select(steps.c.run_id, steps.c.key).where(ELSEWHERE, trouble).order_by(*order).limit(param("limit", Integer))
-    )
-    those = those.cte("those")
+    looked = select(steps.c.run_id, steps.c.key).join(runs, runs.c.id == steps.c.run_id)
+    looked = looked.where(ELSEWHERE, trouble, runs.c.namespace == NAMESPACE).order_by(*order)
+    those = looked.limit(param("limit", Integer)).cte("those")
     over = (
         select(runs.c.id)
-        .where(runs.c.id.in_(select(those.c.run_id)), runs.c.namespace == NAMESPACE, runs.c.finished_at.is_not(None))
+        .where(runs.c.id.in_(select(those.c.run_id)), runs.c.finished_at.is_not(None))
         .order_by(runs.c.id)
         .with_for_update(key_share=True, skip_locked=True)
         .cte("over")
