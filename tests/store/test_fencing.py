@@ -25,6 +25,7 @@ WRITES: list[Statement] = [
     *transitions.SETTLE.values(),
     *transitions.REAP_SETTLE.values(),
     transitions.RENEW_ALL,
+    transitions.RENEW_WAITING,
     transitions.CONTINUE,
 ]
 READS_ONLY = {journal.STEP_LANDED, reads.MOVE_LANDED, reads.HELD, reads.FACTS}
@@ -46,7 +47,8 @@ def prepared(rows: Rows, statement: Statement) -> tuple[UUID, dict[str, Any]]:
 
 
 def landed(statement: Statement, answer: list[dict[str, Any]]) -> bool:
-    return any(row["renewed"] for row in answer) if statement is transitions.RENEW_ALL else bool(answer)
+    renews = statement in (transitions.RENEW_ALL, transitions.RENEW_WAITING)
+    return any(row["renewed"] for row in answer) if renews else bool(answer)
 
 
 def name(value: object) -> str:
