@@ -112,6 +112,15 @@ class Settings(BaseSettings):
         """The sweep's own queue, so that long segments never starve it."""
         return f"{self.queue}.system" if self.namespace == "default" else f"agentrun.system.{self.namespace}"
 
+    def queue_of(self, *named: str | None) -> str:
+        """The queue of the first name that is given, else the usual one, as the broker knows it.
+
+        In another namespace than `default` it ends with the namespace, so that no worker gets another one's messages.
+        """
+        name = next(filter(None, named), self.queue)
+        own = self.namespace == "default" or name == self.queue or name.endswith(f".{self.namespace}")
+        return name if own else f"{name}.{self.namespace}"
+
     def require_database(self) -> str:
         """The database URL. Raises ConfigurationError where none is set."""
         return self._require(self.database_url, "DATABASE_URL", "postgresql://user@localhost:5432/app")

@@ -10,8 +10,8 @@ import typer
 from rich.text import Text
 
 from agentrun.cli import screen
-from agentrun.cli.base import AsJson, By, RunId
-from agentrun.cli.desk import client, found_settings, load_kinds, run_id_of, somebody
+from agentrun.cli.base import AllNamespaces, AsJson, By, RunId
+from agentrun.cli.desk import client, found_settings, load_kinds, places, run_id_of, somebody
 from agentrun.cli.form import filled
 from agentrun.cli.story import outcome_line, run_json
 from agentrun.cli.words import duration, json_value
@@ -33,11 +33,16 @@ def inbox(
     kind: Annotated[str | None, typer.Option("--kind", help="approval, input or signal.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000)] = 100,
     payloads: Annotated[bool, typer.Option("--payloads", help="Show what is asked in full.")] = False,
+    all_namespaces: AllNamespaces = False,
     as_json: AsJson = False,
 ) -> None:
     """What waits for people, oldest first, with the command that answers it."""
-    with client() as reader:
-        rows = reader.inbox(role=role, kind=kind, limit=limit)
+    rows: list[Mapping[str, Any]] = []
+    for place in places(found_settings(), all_namespaces=all_namespaces):
+        with client(place) as reader:
+            found = reader.inbox(role=role, kind=kind, limit=limit)
+            rows += [{**row, "namespace": place.namespace} for row in found]
+    rows = sorted(rows, key=lambda row: row["created_at"])[:limit]
     if as_json:
         screen.show_json([_waiting_json(row, payloads=payloads) for row in rows])
         return
@@ -45,7 +50,11 @@ def inbox(
         screen.remark("nothing waits for anybody")
         return
     columns = ("waits for", "run", "kind", "asks", "of", "answer with")
-    screen.show(screen.table(*columns, rows=[_waiting_row(row, payloads=payloads) for row in rows]))
+    shown = [_waiting_row(row, payloads=payloads) for row in rows]
+    if all_namespaces:
+        columns = ("namespace", *columns)
+        shown = [[row["namespace"], *each] for row, each in zip(rows, shown, strict=True)]
+    screen.show(screen.table(*columns, rows=shown))
 
 
 @group.command("approve")
@@ -198,7 +207,7 @@ def _waiting_row(row: Mapping[str, Any], *, payloads: bool) -> list[Any]:
 
 
 def _waiting_json(row: Mapping[str, Any], *, payloads: bool) -> dict[str, Any]:
-    names = ("run_id", "run_kind", "owner", "kind", "name", "role", "created_at", "due_at")
+    names = ("namespace", "run_id", "run_kind", "owner", "kind", "name", "role", "created_at", "due_at")
     said = {name: row[name] for name in names} | {"key": row["step_key"], "digest": row["asks_digest"]}
     return said | ({"asks": row["asks"]} if payloads else {})
 

@@ -14,6 +14,7 @@ from agentrun.store.troubles import explained
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable: JSON on stdout.")]
 Payloads = Annotated[bool, typer.Option("--payloads", help="Show requests and results too; they may be private.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the start of it (8 characters or more).")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace of the database.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this, for the run's story.")]
 
 

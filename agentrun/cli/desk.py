@@ -14,6 +14,7 @@ from agentrun.cli import screen
 from agentrun.client import Client
 from agentrun.core.errors import InvalidRequest, NotFound
 from agentrun.embedded import EmbeddedError, find_running
+from agentrun.runtime.doctor import namespaces
 from agentrun.runtime.kinds import registry
 from agentrun.settings import Settings
 from agentrun.store.database import Database
@@ -80,6 +81,26 @@ def run_id_of(settings: Settings, text: str) -> UUID:
     if len(found) > 1:
         raise InvalidRequest(f"several runs start with `{text}`; give more of the id")
     return found[0]
+
+
+def places(settings: Settings, *, all_namespaces: bool) -> list[Settings]:
+    """Where a command looks: here, or in every namespace of the database."""
+    if not all_namespaces:
+        return [settings]
+    with database_of(settings) as database:
+        return [settings.model_copy(update={"namespace": name}) for name in namespaces(database)]
+
+
+def found_in(settings: Settings, text: str, *, all_namespaces: bool) -> tuple[Settings, UUID]:
+    """The run that `text` names, and where it is. Raises as `run_id_of`."""
+    everywhere = places(settings, all_namespaces=all_namespaces)
+    digits = text.replace("-", "").lower()
+    if len(everywhere) > 1 and SHORTEST_PREFIX <= len(digits) <= 32 and set(digits) <= set("0123456789abcdef"):
+        with database_of(settings) as database:
+            found = [(place, each) for place in everywhere for each in ids_by_prefix(database, place.namespace, digits)]
+        if len(found) == 1:
+            return found[0]
+    return settings, run_id_of(settings, text)
 
 
 def moment_of(settings: Settings) -> Moment:

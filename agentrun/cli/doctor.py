@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from agentrun.cli import screen
-from agentrun.cli.base import AsJson
+from agentrun.cli.base import AllNamespaces, AsJson
 from agentrun.cli.desk import database_of, found_settings
 from agentrun.core.errors import AgentrunError, ConfigurationError, SchemaMismatch
 from agentrun.runtime import fleet, symptoms
@@ -25,7 +24,6 @@ from agentrun.store.watching import moment
 group = typer.Typer()
 
 CHECKS = (*symptoms.CHECKS, *fleet.CHECKS)
-AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", help="Every namespace of the database.")]
 
 
 @group.command("doctor")

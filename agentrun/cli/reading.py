@@ -11,8 +11,8 @@ from uuid import UUID
 import typer
 
 from agentrun.cli import screen
-from agentrun.cli.base import AsJson, Payloads, RunId
-from agentrun.cli.desk import client, found_settings, moment_of, run_id_of
+from agentrun.cli.base import AllNamespaces, AsJson, Payloads, RunId
+from agentrun.cli.desk import client, found_in, found_settings, moment_of, places, run_id_of
 from agentrun.cli.story import event_json, event_line, outcome_line, run_json, step_json, told
 from agentrun.cli.why import standing
 from agentrun.cli.words import attributes, duration
@@ -39,22 +39,27 @@ def list_runs(
     parent: Annotated[str | None, typer.Option(metavar="RUN", help="Children of this run.")] = None,
     limit: Annotated[int, typer.Option(help="How many, at most 1000.")] = 50,
     before: Annotated[str | None, typer.Option(metavar="RUN", help="The page after this run.")] = None,
+    all_namespaces: AllNamespaces = False,
     as_json: AsJson = False,
 ) -> None:
     """Runs, newest first."""
     settings = found_settings()
-    with client(settings) as reader:
-        runs = reader.list(
-            status=status,
-            kind=kind,
-            reason=reason,
-            tag=tag,
-            attributes=attributes(attribute or ()),
-            owner=owner,
-            parent=run_id_of(settings, parent) if parent else None,
-            limit=limit,
-            before=run_id_of(settings, before) if before else None,
-        )
+    filters: dict[str, Any] = {
+        "status": status,
+        "kind": kind,
+        "reason": reason,
+        "tag": tag,
+        "attributes": attributes(attribute or ()),
+        "owner": owner,
+        "parent": run_id_of(settings, parent) if parent else None,
+        "limit": limit,
+        "before": run_id_of(settings, before) if before else None,
+    }
+    runs: list[Run] = []
+    for place in places(settings, all_namespaces=all_namespaces):
+        with client(place) as reader:
+            runs += reader.list(**filters)
+    runs = sorted(runs, key=lambda run: run.id, reverse=True)[:limit]
     more = str(runs[-1].id) if len(runs) == limit else None
     if as_json:
         screen.show_json({"runs": [run_json(run, payloads=False) for run in runs], "next": more})
@@ -62,16 +67,18 @@ def list_runs(
     if not runs:
         screen.remark("no runs")
         return
-    screen.show(screen.table("run", "kind", "status", "why", "enqueued (UTC)", "owner", "tags", rows=_listed(runs)))
+    columns = (*(("namespace",) if all_namespaces else ()), *_COLUMNS)
+    screen.show(screen.table(*columns, rows=_listed(runs, all_namespaces=all_namespaces)))
     if more:
         screen.remark(f"perhaps more: add --before {shlex.quote(more)}")
 
 
 @group.command("show")
-def show(run: RunId, payloads: Payloads = False, as_json: AsJson = False) -> None:
+def show(
+    run: RunId, payloads: Payloads = False, all_namespaces: AllNamespaces = False, as_json: AsJson = False
+) -> None:
     """The whole story of a run: how it stands, why, its events and steps, its error, and what heals it."""
-    settings = found_settings()
-    run_id = run_id_of(settings, run)
+    settings, run_id = found_in(found_settings(), run, all_namespaces=all_namespaces)
     with client(settings) as reader:
         found, steps = reader.status(run_id), reader.steps(run_id)
         events = list(_all_events(reader, run_id))
@@ -132,10 +139,14 @@ def say_end(run: Run, *, payloads: bool, as_json: bool) -> None:
     result_of(run)
 
 
-def _listed(runs: list[Run]) -> Iterator[tuple[Any, ...]]:
+_COLUMNS = ("run", "kind", "status", "why", "enqueued (UTC)", "owner", "tags")
+
+
+def _listed(runs: list[Run], *, all_namespaces: bool) -> Iterator[tuple[Any, ...]]:
     for run in runs:
+        where = (run.namespace,) if all_namespaces else ()
         why = run.reason if run.status.final and run.status is not Status.COMPLETED else run.waiting_on
-        yield run.id, run.kind, screen.status(run.status), why, run.created_at, run.owner, list(run.tags)
+        yield *where, run.id, run.kind, screen.status(run.status), why, run.created_at, run.owner, list(run.tags)
 
 
 def _all_events(reader: Client, run_id: UUID, after: int = -1) -> Iterator[Event]:

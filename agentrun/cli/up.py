@@ -78,7 +78,7 @@ def _plan(settings: Settings, servers: Servers, view: FlowerSettings | None, con
     for name in registry.names():
         kind = registry.get(name)
         if kind is not None and kind.options.queue:
-            queues[kind.options.queue] = None
+            queues[settings.queue_of(kind.options.queue)] = None
     if view is not None:
         port = view.port if is_free(view.port) else free_port()
         view = view.model_copy(update={"password": view.password or generated_password(), "port": port})

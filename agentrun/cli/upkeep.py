@@ -47,9 +47,9 @@ def kinds(as_json: AsJson = False) -> None:
     load_kinds(settings)
     known = [kind for name in registry.names() if (kind := registry.get(name)) is not None]
     if as_json:
-        screen.show_json({"kinds": [_as_json(kind, settings.queue) for kind in known]})
+        screen.show_json({"kinds": [_as_json(kind, settings.queue_of(kind.options.queue)) for kind in known]})
     elif known:
-        rows = [(kind.name, _members(kind), kind.options.queue or settings.queue, _source(kind)) for kind in known]
+        rows = [(kind.name, _members(kind), settings.queue_of(kind.options.queue), _source(kind)) for kind in known]
         screen.show(screen.table("kind", "request", "queue", "body", rows=rows))
     else:
         screen.remark("no kinds; name the modules that hold your bodies in AGENTRUN_IMPORTS")
@@ -105,7 +105,7 @@ def _as_json(kind: Kind, queue: str) -> dict[str, Any]:
         "name": kind.name,
         "body": _source(kind),
         "async": kind.is_async,
-        "queue": options.queue or queue,
+        "queue": queue,
         "max_requeues": options.max_requeues,
         "timeout": options.timeout.total_seconds() if options.timeout else None,
         "lease_seconds": options.lease_seconds,

@@ -8,9 +8,8 @@ from typing import Any
 import typer
 
 from agentrun.cli import screen
-from agentrun.cli.base import AsJson
+from agentrun.cli.base import AllNamespaces, AsJson
 from agentrun.cli.desk import database_of, found_settings
-from agentrun.cli.doctor import AllNamespaces
 from agentrun.core.codec import decode
 from agentrun.runtime.doctor import Row
 from agentrun.store import diagnosis

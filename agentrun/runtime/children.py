@@ -37,7 +37,7 @@ def child_row(
     return {
         "child_kind": kind,
         "child_request": within(text, settings.max_request_bytes, what=what, setting="AGENTRUN_MAX_REQUEST_BYTES"),
-        "child_queue": queue or options.queue or settings.queue,
+        "child_queue": settings.queue_of(queue, options.queue),
         "child_priority": checked_priority(priority),
         "child_deadline": options.timeout.total_seconds() if options.timeout is not None else None,
         "child_lease_seconds": options.lease_seconds,

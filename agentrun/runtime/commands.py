@@ -101,7 +101,7 @@ class Commands:
         return {
             "namespace": self.settings.namespace,
             "kind": checked_name("kind", kind),
-            "queue": checked_name("queue", wishes.queue or options.queue or self.settings.queue),
+            "queue": checked_name("queue", self.settings.queue_of(wishes.queue, options.queue)),
             "priority": checked_priority(wishes.priority),
             "delay": checked_seconds("delay", wishes.delay),
             "deadline": checked_seconds("deadline", deadline),

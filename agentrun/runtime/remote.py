@@ -96,7 +96,7 @@ class RemoteVerbs:
             name=_named(name),
             effect=effect or declared,
             input=self._within(text),
-            queue=queue or (step.queue if step is not None else None) or settings.queue,
+            queue=settings.queue_of(queue, step.queue if step is not None else None),
             policy=policy,
             decoded=_decoder(TypeAdapter(returns) if returns is not None else known),
         )
