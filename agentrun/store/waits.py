@@ -70,8 +70,10 @@ def _register() -> Statement:
     redone = and_(steps.c.key == KEY, steps.c.status == word(StepStatus.REDO))
     forgotten = delete(steps).where(steps.c.run_id == source.c.id, redone).returning(steps.c.run_id).cte("forgotten")
     stored = registered(source)
-    again = {name: stored.excluded[name] for name in ("role", "due_at", "remind_at", "on_expiry", "created_at")}
-    again |= {"status": word(WaitStatus.OPEN)}
+    again = {name: stored.excluded[name] for name in ("role", "remind_at", "on_expiry", "created_at")}
+    # A webhook says when it is made how long it waits, and not when it is waited for.
+    as_long = now() + (waits.c.due_at - waits.c.created_at)
+    again |= {"status": word(WaitStatus.OPEN), "due_at": func.coalesce(stored.excluded.due_at, as_long)}
     again |= dict.fromkeys(("resolution", "resolved_by", "comment", "resolved_at"), null())
     stored = stored.on_conflict_do_update(
         index_elements=["run_id", "step_key"], set_=again, where=exists(select(forgotten.c.run_id))

@@ -153,3 +153,28 @@ def test_what_was_answered_is_not_asked_again(client: Client, parked: Parked, go
     broken.append(False)
     client.redrive(run_id)
     assert go(run_id).result == "ann"
+
+
+def test_a_webhook_that_expired_has_its_time_again_under_the_same_token(
+    client: Client, parked: Parked, go: Go, sweep: Callable[[], Any], travel: Travel
+) -> None:
+    tokens: list[str] = []
+
+    @durable("hooked")
+    async def hooked(ctx: Context) -> Any:
+        hook = await ctx.webhook(expires=3600)
+        tokens.append(hook.token)
+        return await hook.wait()
+
+    run_id = parked("hooked")
+    travel("UPDATE agentrun.waits SET created_at = created_at - interval '2 h' WHERE run_id = %s", run_id)
+    travel("UPDATE agentrun.waits SET due_at = due_at - interval '2 h' WHERE run_id = %s", run_id)
+    travel("UPDATE agentrun.runs SET due_at = now() WHERE id = %s", run_id)
+    sweep()
+    assert go(run_id).status is Status.FAILED
+    client.redrive(run_id)
+    assert go(run_id).status is Status.WAITING
+    (wait,) = travel.waits(run_id)
+    assert round((wait["due_at"] - wait["created_at"]).total_seconds()) == 3600
+    client.webhook(tokens[0], "here")
+    assert (go(run_id).result, len(set(tokens))) == ("here", 1)
