@@ -155,14 +155,15 @@ class RemoteVerbs:
                 steps.replayed += 1
                 raise recorded_failure(spec, there)
         if there is None or there["status"] in (StepStatus.NOT_APPLIED, StepStatus.REDO):
-            await _offer(waits, spec)
+            await _offer(waits, spec, tried=there["attempt"] if there is not None else 0)
         else:
             await _still_worked_on(waits, spec, there)
         note_waiting(waits.waiting_on, f"{spec.kind}:{spec.name}")
         raise Parked
 
 
-async def _offer(waits: Waits, spec: OfferSpec) -> None:
+async def _offer(waits: Waits, spec: OfferSpec, *, tried: int) -> None:
+    """Offer it; one that is offered afresh gets its tries anew."""
     lease = waits.steps.lease
     asks = json.dumps({"step": spec.name})
     blank = dict.fromkeys(("role", "due_at", "due_in", "remind_in", "on_expiry", "token_digest"))
@@ -180,7 +181,7 @@ async def _offer(waits: Waits, spec: OfferSpec) -> None:
         "idempotency_key": idempotency_key(lease.run_id, spec.key),
         "queue": spec.queue,
         "pickup": spec.policy["pickup_timeout"],
-        "policy": json.dumps(spec.policy),
+        "policy": json.dumps({**spec.policy, "attempts": spec.policy["attempts"] + tried}),
         "namespace": waits.settings.namespace,
         "wait_id": wait_id(lease.run_id, spec.key),
         "asks": asks,

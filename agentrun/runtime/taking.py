@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -92,22 +93,24 @@ async def _take(engine: Engine, run_id: UUID, key: str, owner: str) -> Taken | N
 
 async def _why_not(engine: Engine, run_id: UUID, key: str) -> Report:
     rows = await engine.writer.write(Write(STATE, {"run_id": run_id, "key": key}, of_step=True))
-    if not rows or rows[0]["namespace"] != engine.settings.namespace:
-        log.warning("a message for step %s of run %s found no such step here", key, run_id)
+    if not rows:
+        log.warning("a message for step %s of run %s found no such step", key, run_id)
         return Report(run_id, "unknown")
     row = rows[0]
+    ours = row["namespace"] == engine.settings.namespace
     if row["over"] or row["status"] in (StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.REDO):
-        return Report(run_id, "ended", row["name"])
-    if row["status"] != StepStatus.OFFERED:
-        return Report(run_id, "busy", row["name"])
+        return Report(run_id, "ended" if ours else "unknown", row["name"])
+    if row["status"] != StepStatus.OFFERED or row["queue"] is None:
+        return Report(run_id, "busy" if ours else "unknown", row["name"])
+    wake = Wake(run_id, row["queue"], row["name"], row["priority"], cause="hand on", step_key=key)
     if float(row["early"]) > 0:
-        wake = Wake(run_id, row["queue"], row["name"], row["priority"], float(row["early"]), "early", key)
-        engine.publisher.soon(wake)
+        engine.publisher.soon(replace(wake, delay=float(row["early"]), cause="early"))
         return Report(run_id, "early", row["name"])
-    if row["queue"] is None or remote_steps.get(row["name"]) is not None:
+    if ours and remote_steps.get(row["name"]) is not None:
         return Report(run_id, "busy", row["name"])
-    engine.handing_on.hand_on(Wake(run_id, row["queue"], row["name"], row["priority"], cause="hand on", step_key=key))
-    return Report(run_id, "elsewhere", row["name"])
+    # It may be another namespace's, on a queue that two of them consume.
+    engine.handing_on.hand_on(wake)
+    return Report(run_id, "elsewhere" if ours else "unknown", row["name"])
 
 
 class _Taking:

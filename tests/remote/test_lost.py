@@ -117,6 +117,20 @@ def test_of_a_fan_only_the_lost_one_is_offered_again(here: Here, doing: Doing) -
     assert (here.client.status(run_id).result, doing.done) == ([2, 4, 6], [1, 3, 2])
 
 
+def test_a_step_that_is_done_again_with_its_run_gets_its_tries_anew(here: Here, doing: Doing) -> None:
+    run_id = here.parked("asks", {"step": "flaky", "input": 3, "retries": 2, "backoff": 0.001})
+    assert here.take(run_id) == "retried"
+    here.due(run_id)
+    assert here.take(run_id) == "failed"
+    assert here.engine.run(run_id).outcome == "requeued"
+    here.rows.make_due(run_id)
+    assert here.engine.run(run_id).outcome == "waiting"
+    assert here.take(run_id) == "retried"
+    here.due(run_id)
+    assert here.take(run_id) == "completed"
+    assert doing.done == [1, 2, 3, 4], "each try has a number of its own"
+
+
 # ---- silence
 
 

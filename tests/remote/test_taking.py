@@ -37,8 +37,10 @@ def test_a_step_that_this_process_lacks_is_left_to_others_and_costs_no_try(here:
 def test_a_step_of_another_namespace_is_not_taken(here: Here, make_engine: Callable[..., Engine]) -> None:
     run_id = here.parked("asks", {"step": "double", "input": 2})
     other = make_engine(settings=here.client.settings.model_copy(update={"namespace": "other"}))
+    here.offers()
     assert other.run_step(run_id, here.step(run_id).key).outcome == "unknown"
     assert here.step(run_id).status == "offered"
+    assert [offer.cause for offer in here.offers()] == ["hand on"], "two namespaces may consume one queue"
 
 
 def test_picking_a_step_up_is_one_write_and_ending_it_another(here: Here) -> None:
