@@ -529,4 +529,5 @@ TAKE_LANDED = later(_take_landed)
 STEP_ENDED_BY = later(_ended_by)
 SHELVE_OFFERED = later(_shelve, "shelve_offered", and_(OFFERED, steps.c.queue == param("queue", Text)), steps.c.due_at)
 SHELVE_EXTERNAL = later(_shelve, "shelve_external", and_(OFFERED, steps.c.queue.is_(None)), steps.c.due_at)
-SHELVE_LOST = later(_shelve, "shelve_lost", and_(LOST, MAY_REPEAT))
+# A write of which nobody knows how it ended stays where an operator looks for it.
+SHELVE_LOST = later(_shelve, "shelve_lost", and_(LOST, steps.c.effect != word(Effect.NON_IDEMPOTENT_WRITE)))
