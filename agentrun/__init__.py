@@ -3,7 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentrun.client import AsyncClient, Client
+from agentrun.async_client import AsyncClient
+from agentrun.client import Client
 from agentrun.core.actors import Actor, Scope
 from agentrun.core.errors import (
     AgentrunError,

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from agentrun.async_client import AsyncClient
 from agentrun.broker.hints import redis_url
-from agentrun.client import AsyncClient, Client
+from agentrun.client import Client
 from agentrun.core.wake import Publisher
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry, registry

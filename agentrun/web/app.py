@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentrun.client import AsyncClient
+from agentrun.async_client import AsyncClient
 from agentrun.core.errors import InvalidRequest
 from agentrun.settings import Settings
 from agentrun.web.answers import answered, as_answer

@@ -1,0 +1,159 @@
+"""The producer's face on an event loop: `AsyncClient`, whose verbs are those of Client."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
+from uuid import UUID
+
+from agentrun.broker.waiting import wait_for_end_async
+from agentrun.client import Client, RunId, as_uuid, result_of, seconds_of
+from agentrun.core.actors import Actor
+from agentrun.core.records import Event, Redispatched, Run, Step, TakenStep
+from agentrun.runtime.commands import Wishes
+from agentrun.store.borrowed import enqueue_in_async
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """The verbs of Client as coroutines, on any event loop: its calls run in a few threads of their own."""
+
+    def __init__(self, **options: Any) -> None:
+        self._client = Client(**options)
+        self._threads = ThreadPoolExecutor(self._client.settings.max_connections, thread_name_prefix="agentrun client")
+
+    async def enqueue(self, kind: str, request: Any = None, *, connection: Any = None, **wishes: Any) -> UUID:
+        """As Client.enqueue; `connection` may be an asynchronous SQLAlchemy or psycopg connection."""
+        if connection is None:
+            return await self._call(self._client.enqueue, kind, request, **wishes)
+        key = wishes.pop("idempotency_key", None)
+        commands, relay = self._client.commands, self._client.relay
+        params = await self._call(commands.prepare, kind, request, Wishes(**wishes), key)
+        announcing = await self._call(relay.announcing, commands.wake_of(params))
+        taken = await enqueue_in_async(connection, params, announcing)
+        return params["run_id"] if taken is None else commands.same_as_before(params, taken)
+
+    async def enqueue_many(self, kind: str, requests: Sequence[Any], **wishes: Any) -> list[UUID]:
+        """As Client.enqueue_many."""
+        return await self._call(self._client.enqueue_many, kind, requests, **wishes)
+
+    async def run(self, kind: str | Callable[..., Any], request: Any = None, **wishes: Any) -> Any:
+        """As Client.run."""
+        return await self._call(self._client.run, kind, request, **wishes)
+
+    async def status(self, run_id: RunId) -> Run:
+        """As Client.status."""
+        return await self._call(self._client.status, run_id)
+
+    async def list(self, **filters: Any) -> list[Run]:
+        """As Client.list."""
+        return await self._call(self._client.list, **filters)
+
+    async def events(self, run_id: RunId, *, after: int = -1, limit: int = 1000) -> Sequence[Event]:
+        """As Client.events."""
+        return await self._call(self._client.events, run_id, after=after, limit=limit)
+
+    async def steps(self, run_id: RunId) -> Sequence[Step]:
+        """As Client.steps."""
+        return await self._call(self._client.steps, run_id)
+
+    async def wait(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Run:  # noqa: ASYNC109
+        """As Client.wait; holds no thread while it waits."""
+        return await wait_for_end_async(self._client.hints, self.status, as_uuid(run_id), seconds_of(timeout))
+
+    async def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:  # noqa: ASYNC109
+        """As Client.result."""
+        return result_of(await self.wait(run_id, timeout=timeout))
+
+    async def cancel(self, run_id: RunId, *, by: Actor | str = "client") -> Run:
+        """As Client.cancel."""
+        return await self._call(self._client.cancel, run_id, by=by)
+
+    async def redrive(self, run_id: RunId, *, by: Actor | str = "client") -> Run:
+        """As Client.redrive."""
+        return await self._call(self._client.redrive, run_id, by=by)
+
+    async def inbox(self, **filters: Any) -> Sequence[Mapping[str, Any]]:
+        """As Client.inbox."""
+        return await self._call(functools.partial(self._client.inbox, **filters))
+
+    async def approve(self, run_id: RunId, *, by: Actor | str, **decision: Any) -> Run:
+        """As Client.approve."""
+        return await self._call(functools.partial(self._client.approve, run_id, by=by, **decision))
+
+    async def reject(self, run_id: RunId, *, by: Actor | str, **decision: Any) -> Run:
+        """As Client.reject."""
+        return await self._call(functools.partial(self._client.reject, run_id, by=by, **decision))
+
+    async def submit_input(self, run_id: RunId, data: Any, *, by: Actor | str, **answer: Any) -> Run:
+        """As Client.submit_input."""
+        return await self._call(functools.partial(self._client.submit_input, run_id, data, by=by, **answer))
+
+    async def signal(self, run_id: RunId, name: str, payload: Any = None, **options: Any) -> Run:
+        """As Client.signal."""
+        return await self._call(functools.partial(self._client.signal, run_id, name, payload, **options))
+
+    async def signals(self, run_id: RunId | None = None, **options: Any) -> Sequence[Mapping[str, Any]]:
+        """As Client.signals."""
+        return await self._call(functools.partial(self._client.signals, run_id, **options))
+
+    async def webhook(self, token: str, payload: Any = None) -> Run:
+        """As Client.webhook."""
+        return await self._call(self._client.webhook, token, payload)
+
+    async def resume(self, run_id: RunId) -> Run:
+        """As Client.resume."""
+        return await self._call(self._client.resume, run_id)
+
+    async def redispatch(self, run_id: RunId, *, by: Actor | str = "client") -> Redispatched:
+        """As Client.redispatch."""
+        return await self._call(self._client.redispatch, run_id, by=by)
+
+    async def external_steps(self, **filters: Any) -> Sequence[Mapping[str, Any]]:
+        """As Client.external_steps."""
+        return await self._call(self._client.external_steps, **filters)
+
+    async def take_step(self, run_id: RunId, key: str | None = None, *, by: Actor | str) -> TakenStep:
+        """As Client.take_step."""
+        return await self._call(self._client.take_step, run_id, key, by=by)
+
+    async def complete_step(self, token: str, result: Any = None) -> None:
+        """As Client.complete_step."""
+        return await self._call(self._client.complete_step, token, result)
+
+    async def fail_step(self, token: str, message: str, **options: Any) -> str:
+        """As Client.fail_step."""
+        return await self._call(functools.partial(self._client.fail_step, token, message, **options))
+
+    async def heartbeat_step(self, token: str, progress: Any = None) -> bool:
+        """As Client.heartbeat_step."""
+        return await self._call(self._client.heartbeat_step, token, progress)
+
+    async def resolve(self, run_id: RunId, *, applied: bool, **answer: Any) -> Run:
+        """As Client.resolve."""
+        return await self._call(functools.partial(self._client.resolve, run_id, applied=applied, **answer))
+
+    async def drain(self, *, within: float | None = None) -> bool:
+        """As Client.drain."""
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: self._client.drain(within=within))
+
+    async def aclose(self) -> None:
+        """As Client.close."""
+        await asyncio.get_running_loop().run_in_executor(None, self._client.close)
+        self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _call(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        call = functools.partial(verb, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
