@@ -93,13 +93,9 @@ def places(settings: Settings, *, all_namespaces: bool) -> list[Settings]:
 
 def found_in(settings: Settings, text: str, *, all_namespaces: bool) -> tuple[Settings, UUID]:
     """The run that `text` names, and where it is. Raises as `run_id_of`."""
-    everywhere = places(settings, all_namespaces=all_namespaces)
-    digits = text.replace("-", "").lower()
-    if len(everywhere) > 1 and SHORTEST_PREFIX <= len(digits) <= 32 and set(digits) <= set("0123456789abcdef"):
-        with database_of(settings) as database:
-            found = [(place, each) for place in everywhere for each in ids_by_prefix(database, place.namespace, digits)]
-        if len(found) == 1:
-            return found[0]
+    for place in places(settings, all_namespaces=all_namespaces):
+        with contextlib.suppress(NotFound), client(place) as reader:
+            return place, reader.status(run_id_of(place, text)).id
     return settings, run_id_of(settings, text)
 
 
