@@ -11,10 +11,15 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
-from agentrun.core.words import Status
+from agentrun.core.words import Effect, Status
 from agentrun.store import journal, remote
 from tests.guards.cases_remote import KEYS, asked, offer, taken, taker, token
 from tests.guards.scene import Scene, case
+
+ALL = (
+    "claim_many", "settle_completed_many", "record_many", "fence_many", "finish_many", "offer_steps", "take_steps",
+    "complete_steps",
+)  # fmt: skip
 
 
 def keys(s: Scene, run_id: UUID) -> list[str]:
@@ -30,6 +35,28 @@ def each_step_is_recorded_in_its_own_run_and_refused_by_itself(s: Scene) -> None
     answer = s.do_many([{"run_id": run_id, "key": key} for run_id, key in told])
     assert {(row["run_id"], row["key"]) for row in answer} == {told[1], told[3], told[4]}, "what had ended is refused"
     assert (keys(s, first), keys(s, second)) == (["a1", "same"], ["b0", "b1", "same"])
+
+
+@case("fence_many")
+def each_write_starts_in_its_own_run_and_is_refused_by_itself(s: Scene) -> None:
+    first, second = s.make(lambda: s.rows.fenced("w")), s.make(s.rows.running)
+    told = [(first, "w"), (first, "a"), (second, "w"), (second, "b")]
+    answer = s.do_many([{"run_id": run_id, "key": key} for run_id, key in told])
+    assert {(row["run_id"], row["key"]) for row in answer if row["key"]} == {*told[1:]}
+    assert {row["nth"] for row in answer if not row["key"]} == {0, 1, 2, 3}, "the runs are held"
+    assert (keys(s, first), keys(s, second)) == (["a", "w"], ["b", "w"])
+
+
+@case("finish_many")
+def each_write_ends_in_its_own_run_and_leaves_the_fence_of_others(s: Scene) -> None:
+    first, second, third = (s.make(lambda: s.rows.fenced("w")) for _ in range(3))
+    for run_id in (first, second):
+        s.rows.fence(run_id, "x", Effect.IDEMPOTENT_WRITE)
+    told = [(first, "w"), (second, "x"), (third, "w"), (third, "none")]
+    answer = s.do_many([{"run_id": run_id, "key": key} for run_id, key in told])
+    assert sorted((row["run_id"], row["key"]) for row in answer) == sorted(told[:3])
+    pending = [s.row(run_id)["pending_effect"] for run_id in (first, second, third)]
+    assert pending == ["idempotent_write", "non_idempotent_write", None]
 
 
 @case("claim_many", "settle_completed_many")
@@ -95,6 +122,8 @@ def ready(s: Scene) -> tuple[UUID, dict[str, Any]]:
             return s.rows.queued(), {}
         case "offer_step":
             return s.rows.running(), offer("w")
+        case "finish":
+            return s.rows.fenced("w"), {}
         case "take_step":
             return asked(s), taker() | {"token_digest": str(uuid4())}
         case "complete_step":
@@ -103,7 +132,7 @@ def ready(s: Scene) -> tuple[UUID, dict[str, Any]]:
             return s.rows.running(), {}
 
 
-@case("claim_many", "settle_completed_many", "record_many", "offer_steps", "take_steps", "complete_steps")
+@case(*ALL)
 def nobody_is_waited_for_whose_run_is_not_named(s: Scene) -> None:
     """A row that somebody has locked would hold up the whole batch."""
     unnamed, _ = ready(s)

@@ -103,6 +103,14 @@ def only_the_write_that_is_named_ends_and_once(s: Scene) -> None:
 
 
 @case("finish")
+def the_fence_stays_up_while_another_write_is_in_flight(s: Scene) -> None:
+    s.make(lambda: s.rows.fenced("other"))
+    s.rows.fence(s.run, "w", Effect.IDEMPOTENT_WRITE)
+    s.lands()
+    assert s.row()["pending_effect"] == "non_idempotent_write"
+
+
+@case("finish")
 def the_fence_comes_down_with_the_runs_own_last_write(s: Scene) -> None:
     """Neither another run's write, nor one that has ended, nor a step that only reads keeps it up."""
 

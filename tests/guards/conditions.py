@@ -14,8 +14,10 @@ from typing import Any
 
 from agentrun.store.sql import Statement
 
-MODULES = ("transitions", "journal", "births", "sweeping", "waits", "signals", "starting", "remote")
-READS = ("waits", "signals", "starting")
+MODULES = (
+    "transitions", "journal", "births", "sweeping", "waits", "signals", "starting", "remote", "episodes", "notices",
+)  # fmt: skip
+READS = ("waits", "signals", "starting", "episodes")
 """Modules whose reads are left out: they only choose candidates."""
 _STARTS = re.compile(r"\b(?:WHERE|ON(?! CONFLICT))\s+")
 _ENDS = re.compile(
@@ -44,7 +46,8 @@ def statements() -> dict[str, Statement]:
     for module in MODULES:
         for value in vars(importlib.import_module(f"agentrun.store.{module}")).values():
             each: list[Any] = list(value.values()) if isinstance(value, dict) else [value]
-            here = [one for one in each if isinstance(one, Statement)]
+            here = [one for some in each for one in (some if isinstance(some, tuple) else (some,))]
+            here = [one for one in here if isinstance(one, Statement)]
             here += [one.many for one in here if one.many is not None]
             found |= {one.name: one for one in here if module not in READS or not one.sql.startswith("SELECT")}
     return found
@@ -63,7 +66,9 @@ def conditions(statement: Statement) -> list[Condition]:
 
 def short(text: str) -> str:
     """As people read it: without casts, schema and line breaks."""
-    text = re.sub(r"%\((\w+)\)s(::[A-Z\[\]]+)?", r":\1", " ".join(text.split())).replace("agentrun.", "")
+    text = re.sub(r"%\((\w+)\)s(::[A-Z\[\]]+( WITH TIME ZONE)?)?", r":\1", " ".join(text.split())).replace(
+        "agentrun.", ""
+    )
     return re.sub(r"CAST\((:\w+) AS [A-Z ]+\)", r"\1", text)
 
 

@@ -9,7 +9,17 @@ import psycopg
 
 from agentrun.core.errors import AgentrunError
 from agentrun.store.database import Database
-from tests.guards import cases_many, cases_moves, cases_people, cases_reads, cases_remote, cases_steps, cases_waits
+from tests.guards import (
+    cases_many,
+    cases_moves,
+    cases_notices,
+    cases_people,
+    cases_reads,
+    cases_remote,
+    cases_steps,
+    cases_trouble,
+    cases_waits,
+)
 from tests.guards.conditions import Condition, conditions, statements, without
 from tests.guards.scene import CASES, Case, Scene
 
@@ -17,10 +27,12 @@ __all__ = [
     "CASES",
     "cases_many",
     "cases_moves",
+    "cases_notices",
     "cases_people",
     "cases_reads",
     "cases_remote",
     "cases_steps",
+    "cases_trouble",
     "cases_waits",
 ]
 
@@ -37,6 +49,10 @@ OF_STEPS_ELSEWHERE = "no other step has an epoch, a lease, a time or a token of 
 OF_ONE_RUN = "both are of the one run that is held"
 ONLY_LOCKED = "it moves what it has locked in that very status, and nobody else moves that"
 ONLY_STARTED = "a later condition asks for a started step in any case"
+SUBJECTS_DIFFER = "the subjects of two occasions never look alike"
+SPARES_LOCKS = "it spares the locks of runs of which nothing is put aside"
+ALL_IN_QUESTION = "a step that was not looked at would be put aside with good reason as well"
+ASKED_TWICE = "it is asked when steps are looked for, and again of what is put aside"
 NO_GUARD = {
     "reap_requeue: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
     "reap_settle_failed: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
@@ -50,10 +66,31 @@ NO_GUARD = {
     "fail_troubled_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
     "interrupt_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
     "offer_step: offered.run_id = held.id": OF_ONE_RUN,
+    "finish: ended.run_id = steps.run_id": OF_ONE_RUN,
+    "announce_waiting: told.occasion = 'waiting'": SUBJECTS_DIFFER,
+    "announce_stalled: told.occasion = 'stalled'": SUBJECTS_DIFFER,
+    "announce_dead: told.occasion = 'dead'": SUBJECTS_DIFFER,
+    "remind_waiting: told.occasion = 'waiting'": SUBJECTS_DIFFER,
     "take_signal: runs.id = :run_id": "the signal is of this run and of the run that is held",
     "take_signal: signals.run_id = held.id": "the signal is of this run and of the run that is held",
     "take_signal: signals.taken_by_step IS NULL (2)": "who holds the run is alone in taking its signals",
     "take_signal: waits.status = 'open'": "a step that has its answer has taken no signal in the first place",
+    **{f"{name}: runs.id IN (SELECT those.run_id FROM those)": SPARES_LOCKS for name in cases_remote.SHELVES},
+    **{f"{name}: steps.run_id = those.run_id": ALL_IN_QUESTION for name in cases_remote.SHELVES},
+    **{
+        f"{name}: {condition}{number}": ASKED_TWICE
+        for name, conditions_of in {
+            "shelve_offered": ("steps.status = 'offered'", "steps.queue = :queue"),
+            "shelve_external": ("steps.status = 'offered'", "steps.queue IS NULL"),
+            "shelve_lost": (
+                "steps.status = 'started'",
+                "steps.lease_expires_at < now()",
+                "steps.effect != 'non_idempotent_write'",
+            ),
+        }.items()
+        for condition in conditions_of
+        for number in ("", " (2)")
+    },
     **{f"{name}: held.id = done.run_id": OF_ONE_RUN for name in cases_remote.RESOLVING},
     **{
         f"{name}: steps.kind IN ('remote', 'external')": OF_STEPS_ELSEWHERE

@@ -15,7 +15,9 @@ from agentrun.store.sql import Statement
 from agentrun.testing.rows import Rows
 
 _USUAL = {"limit": 100, "queue": "agentrun", "grace": 0.0, "kind": "signal", "step_epoch": 1}
-_TABLES = {"runs": "id"} | dict.fromkeys(("moves", "steps", "waits", "signals", "spend"), "run_id")
+_TABLES = {"runs": "id"} | dict.fromkeys(
+    ("moves", "steps", "waits", "signals", "spend", "episodes", "notices"), "run_id"
+)
 
 
 @dataclass
