@@ -5,6 +5,7 @@ What lies in a folder `alone` measures time or memory. It runs in one process, a
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -19,6 +20,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: (_alone(item.nodeid), item.path not in slow))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test measured goes from process to process as text: Decimals cannot."""
+    report = yield
+    report.user_properties = [(name, str(value)) for name, value in report.user_properties]
+    return report
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
