@@ -86,11 +86,9 @@ def awaited(engine: Engine, run_id: UUID, segment: Future[Report]) -> Report:
     """The end of a segment that somebody waits for here. Who stops waiting because the process ends hands it back."""
     try:
         return segment.result()
-    except Exception:
-        raise
-    except BaseException:
-        engine.release(run_id)
-        raise
+    finally:
+        if not segment.done():
+            engine.release(run_id)
 
 
 def refuse_draining(engine: Engine) -> None:
