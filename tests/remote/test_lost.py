@@ -131,6 +131,19 @@ def test_a_step_that_is_done_again_with_its_run_gets_its_tries_anew(here: Here, 
     assert doing.done == [1, 2, 3, 4], "each try has a number of its own"
 
 
+def test_a_result_whose_wake_was_lost_is_found_by_the_sweep(here: Here) -> None:
+    """The step's end and its run's requeueing are one commit: only the message can be missing."""
+    run_id = here.parked("asks", {"step": "double", "input": 21})
+    here.publisher.away = True
+    assert here.take(run_id) == "completed"
+    here.publisher.away = False
+    assert here.client.status(run_id).status == "queued"
+    here.rows.make_due(run_id)
+    here.sweep()
+    assert here.publisher.causes(run_id)[-1] == "sweep"
+    assert here.engine.run(run_id).outcome == "completed"
+
+
 # ---- silence
 
 
