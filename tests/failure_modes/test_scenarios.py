@@ -109,16 +109,6 @@ def test_a_drain_ends_a_chain_of_continuations_at_its_next_link(
     assert make_engine().run(successor.id).outcome == "completed"
 
 
-def test_an_idle_process_drains_at_once(make_engine: Callable[..., Engine], settings: Settings) -> None:
-    """2.10.8."""
-    engine = make_engine()
-    engine.drain()
-    began = time.monotonic()
-    assert engine.idle(settings.drain_seconds)
-    engine.close()
-    assert time.monotonic() - began < settings.drain_seconds / 2
-
-
 @pytest.mark.settings(namespace="blue")
 def test_children_and_continuations_are_of_their_runs_namespace(client: Client, parked: Parked, go: Go) -> None:
     """2.11.5."""
