@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import psutil
 import pytest
 
 from agentrun import Client, Settings
-from agentrun.testing import until
+from agentrun.testing import environment, until
 from agentrun.testing.nodes import Node
 from tests.processes.conftest import Look, consume
 from tests.processes.soft import SOFT_SECONDS
@@ -122,6 +124,24 @@ def test_a_soft_shutdown_hands_runs_back_at_their_next_step(
         leaving[pool].wait_exit(10)
         assert "Initiating Soft Shutdown" in leaving[pool].logs(), "the premise"
     sound()
+
+
+@pytest.mark.parametrize("how", ["sys.exit", "sigterm"])
+def test_a_program_that_ends_without_closing_its_client_hands_its_run_back(
+    client: Client, look: Look, tmp_path: Path, settings: Settings, how: str
+) -> None:
+    """By `sys.exit` beside a daemon thread that runs it, and in a signal's handler while the main thread waits."""
+    env = {**os.environ, **environment.variables(settings)}
+    program = subprocess.Popen([sys.executable, "-m", "tests.processes.leaving", how, str(tmp_path / "gate")], env=env)
+    try:
+        until(lambda: look("SELECT 1 FROM agentrun.steps WHERE status = 'completed'") or program.poll() is not None, 20)
+        if how == "sigterm":
+            program.terminate()
+        assert program.wait(10) == 7
+    finally:
+        program.kill()
+    (run,) = client.list()
+    assert (run.status, run.handback_count, run.crash_count) == ("queued", 1, 0)
 
 
 def test_a_worker_shuts_down_although_one_of_its_children_was_killed(client: Client, start: Start, look: Look) -> None:
