@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from agentrun import NOT_APPLIED, Applied, Context, Effect, SyncContext, current_step, durable, effect
+from agentrun import NOT_APPLIED, Applied, Context, Effect, SyncContext, current_step, durable, effect, remote_step
 
 PATIENCE = 30.0
 """Seconds for which a note waits for a database that is being restarted."""
@@ -199,3 +199,20 @@ async def _slow_note(what: str, seconds: float) -> str:
 def _slow_note_in_thread(what: str, seconds: float) -> str:
     time.sleep(seconds)
     return note(what)
+
+
+@remote_step("far-note", effect=Effect.IDEMPOTENT_WRITE)
+async def far_note(what: str, seconds: float, failures: int) -> str:
+    """A step on a queue that takes its time, and fails so many times before it ends well."""
+    await asyncio.sleep(seconds)
+    note(what)
+    if current_step().attempt <= failures:
+        raise ConnectionError("not yet")
+    return what
+
+
+@durable("far")
+async def far(ctx: Context, seconds: float, failures: int, backoff: float) -> str:
+    """A remote step, with a pause after its first try."""
+    wanted = {"what": "far", "seconds": seconds, "failures": failures}
+    return await ctx.remote("far-note", wanted, retries=failures + 1, backoff=backoff)

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from celery import Celery
@@ -32,6 +33,8 @@ def test_late_acks_and_a_short_visibility_timeout_give_one_execution_and_no_earl
         node.container.wait_ready()
     long = client.enqueue("long", {"steps": 8, "seconds": 1.0})
     retried = client.enqueue("fails-once", "tried")
+    far = client.enqueue("far", {"seconds": 6.0, "failures": 0, "backoff": 1.0})
+    far_again = client.enqueue("far", {"seconds": 0.1, "failures": 1, "backoff": BACKOFF})
     assert _add_in_the_shop(broker_url, 2, 3) == 5
 
     assert client.wait(long, timeout=60).result == 8
@@ -47,6 +50,15 @@ def test_late_acks_and_a_short_visibility_timeout_give_one_execution_and_no_earl
     assert look.effects(retried) == ["tried"]
     assert look.seconds_between(retried, "requeued", "claimed") >= BACKOFF
     assert redis.keys("celery-task-meta-*") == []
+
+    # The same for remote steps: the message of one that takes longer, and that of a try that is not due yet.
+    assert [client.wait(run_id, timeout=20).result for run_id in (far, far_again)] == ["far", "far"]
+    until(lambda: _steps_told(nodes, far, "busy") > 0, tell=lambda: logs)
+    assert look.effects(far) == ["far"]
+    assert look("SELECT attempt, step_epoch FROM agentrun.steps WHERE run_id = %s", (far,)) == [(1, 1)]
+    tries = "SELECT extract(epoch FROM max(at) - min(at)), count(*) FROM effects WHERE run_id = %s"
+    ((pause, count),) = look(tries, (far_again,))
+    assert (count, pause >= BACKOFF) == (2, True)
     sound()
 
 
@@ -65,6 +77,12 @@ def _add_in_the_shop(broker_url: str, x: int, y: int) -> int:
 
 def _count(nodes: list[Node], line: str) -> int:
     return sum(node.logs().count(line) for node in nodes)
+
+
+def _steps_told(nodes: list[Node], run_id: UUID, outcome: str) -> int:
+    """How many messages for a step of the run ended so."""
+    lines = [line for node in nodes for line in node.logs().splitlines() if str(run_id) in line]
+    return sum("agentrun.step[" in line and f"'{outcome}'" in line for line in lines)
 
 
 def test_connections_made_before_a_fork_are_not_shared_by_the_children(
