@@ -5,6 +5,7 @@ The text is SQLAlchemy's, hence regular: keywords in capitals, no comments, quot
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Condition:
         return f"{self.statement}: {self.text}" + (f" ({self.number})" if self.number > 1 else "")
 
 
+@functools.cache
 def statements() -> dict[str, Statement]:
     """All statements of the modules, by name; of those on waits and signals, what writes."""
     found: dict[str, Statement] = {}

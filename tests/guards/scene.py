@@ -18,6 +18,13 @@ _USUAL = {"limit": 100, "queue": "agentrun", "grace": 0.0, "kind": "signal", "st
 _TABLES = {"runs": "id"} | dict.fromkeys(
     ("moves", "steps", "waits", "signals", "spend", "episodes", "notices"), "run_id"
 )
+_EVERYTHING = sql.SQL(" UNION ALL ").join(
+    sql.SQL(
+        "SELECT {} AS of, string_agg(stored::text, '; ' ORDER BY stored::text) AS found"
+        " FROM agentrun.{} AS stored WHERE {} = any(%(ids)s::uuid[])"
+    ).format(sql.Literal(table), sql.Identifier(table), sql.Identifier(key))
+    for table, key in _TABLES.items()
+)
 
 
 @dataclass
@@ -73,21 +80,19 @@ class Scene:
 
     def lands(self, **params: Any) -> list[dict[str, Any]]:
         """The statement does its work, and touches nobody else."""
-        before = [self.stored(other) for other in self.others]
-        mine = self.stored(self.run)
+        before, mine = self._everything(*self.others), self._everything(self.run)
         answer = self.do(**params)
         assert answer, f"{self.statement.name} was refused"
-        assert self.stored(self.run) != mine, f"{self.statement.name} changed nothing"
-        assert [self.stored(other) for other in self.others] == before, f"{self.statement.name} touched another run"
+        assert self._everything(self.run) != mine, f"{self.statement.name} changed nothing"
+        assert self._everything(*self.others) == before, f"{self.statement.name} touched another run"
         return answer
 
     def refused(self, **params: Any) -> None:
         """The statement says no (no row, or one without what it asked for), and has changed nothing."""
-        everybody = (self.run, *self.others)
-        before = [self.stored(each) for each in everybody]
+        before = self._everything(self.run, *self.others)
         answer = self.do(**params)
         assert not any(_said_yes(row) for row in answer), f"{self.statement.name} landed: {answer}"
-        assert [self.stored(each) for each in everybody] == before, "it was refused and changed something"
+        assert self._everything(self.run, *self.others) == before, "it was refused and changed something"
 
     def stored(self, run_id: UUID) -> list[Any]:
         """Everything that is stored of a run."""
@@ -101,6 +106,11 @@ class Scene:
                 ).fetchall()
                 for table, key in _TABLES.items()
             ]
+
+    def _everything(self, *runs: UUID) -> list[Any]:
+        """What is stored of the runs, as one text for each table: to compare, in one question."""
+        with self.database.connection() as connection:
+            return connection.execute(_EVERYTHING, {"ids": list(runs)}).fetchall()
 
     def row(self, run_id: UUID | None = None) -> dict[str, Any]:
         return self.rows.row(run_id or self.run)
