@@ -1,5 +1,7 @@
 # Everything runs in one virtual environment, .venv, made from requirements.lock on first need and again when that changes.
 .DEFAULT_GOAL := help
+# Every test process would compile everything that it imports, for itself.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo up dev test check format bench chaos lock clean
 
 # The directory is part of the stamp: an environment copied along with a clone would import the original's code.
