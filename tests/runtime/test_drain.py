@@ -13,9 +13,10 @@ from uuid import UUID
 import pytest
 from redis import Redis
 
-from agentrun import Client, Context, Effect, NotAllowed, Outcome, RunFailed, Settings, Status, durable
+from agentrun import Client, Context, Effect, NotAllowed, Outcome, RunFailed, Settings, Status, durable, remote_step
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.segment import run_segment
+from agentrun.runtime.taking import run_step
 from agentrun.testing import RecordingPublisher, until
 
 pytestmark = pytest.mark.settings(heartbeat_seconds=0.1, lease_seconds=2.0, drain_seconds=0.5)
@@ -73,6 +74,40 @@ def test_an_idempotent_write_is_not_waited_for_beyond_the_budget_and_done_again_
     assert (run.status, run.handback_count, run.requeue_count, run.pending_effect) == (Status.QUEUED, 1, 0, None)
     assert make_engine().run(run_id).outcome == Outcome.COMPLETED
     assert calls == {"slow": 2}
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "thread"])
+def test_a_remote_step_that_is_not_over_within_the_budget_is_offered_again_and_costs_no_try(
+    client: Client, make_engine: Callable[..., Engine], publisher: RecordingPublisher, plain: bool
+) -> None:
+    reached, over = threading.Event(), threading.Event()
+
+    async def long() -> None:
+        reached.set()
+        await asyncio.sleep(20)
+
+    def long_in_thread() -> None:
+        reached.set()
+        assert over.wait(20)
+
+    remote_step("long", effect=Effect.IDEMPOTENT_WRITE)(long_in_thread if plain else long)
+
+    @durable("far")
+    async def far(ctx: Context) -> None:
+        await ctx.remote("long")
+
+    draining, run_id = make_engine(), client.enqueue("far")
+    draining.run(run_id)
+    (step,) = client.steps(run_id)
+    taking = draining.submit(run_step(draining, run_id, step.key))
+    assert reached.wait(10)
+    draining.drain()
+    assert draining.idle(client.settings.drain_seconds)
+    assert taking.result(5).outcome == "handed_back"
+    (step,) = client.steps(run_id)
+    assert (step.status, step.attempt, step.redispatch_count) == ("offered", 1, 0)
+    assert publisher.wakes[-1].cause == "hand back"
+    over.set()
 
 
 def test_the_timers_of_a_process_that_drains_are_kept_by_whoever_hears_of_them(
