@@ -95,7 +95,7 @@ class Waits:
         row = (await self._known()).get(spec.key)
         if row is not None:
             _same_wait(spec, row)
-            row = await self._anew(spec, row) if again and row["status"] != WaitStatus.OPEN else row
+            row = await self._anew(spec, row) if again or row["status"] == WaitStatus.CLOSED else row
         if row is None or row["status"] == WaitStatus.OPEN:
             row = await self._looked_up(spec, row)
         if row["status"] == WaitStatus.OPEN:
@@ -114,24 +114,34 @@ class Waits:
             await self._registered(spec)
 
     async def _anew(self, spec: WaitSpec, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The wait whose end had ended the run: asked anew, but for a child that has a result by now or never will."""
-        if row["child_id"] is not None and not await self._goes_on(row["child_id"]):
-            return row
-        return await self._registered(replace(spec, child=None))
+        """The wait whose end had ended the run, or that the run's end had closed: what it waits for is asked anew.
 
-    async def _goes_on(self, child: UUID) -> bool:
-        """Whether a child has still to come to its end: one that failed is redriven."""
-        for _ in range(2):  # the second look: it was redriven, by this process or by somebody, and nobody heard of it
-            (ended,) = await self.steps.writer.write(Write(CHILD_RESULT, {"run_id": child}))
-            if ended["status"] != Status.FAILED:
-                return not Status(ended["status"]).final
-            said = {"namespace": self.steps.namespace, "by": self.steps.lease.owner, "data": "{}"}
-            redo = failed_steps_in(decode(ended["error"]))
-            rows = await self.steps.writer.write(Write(REDRIVE, {"run_id": child, "redo": redo, **said}))
-            if rows:
-                self.wake(Wake.of(rows[0], cause="redrive"))
-                return True
-        return False
+        A child that failed goes on, one that was cancelled has a successor; and where it has a result by now, or cannot
+        go on, that is the answer.
+        """
+        status = await self._brought_back(row["child_id"]) if row["child_id"] is not None else Status.QUEUED
+        if not status.final:
+            return await self._registered(replace(spec, child=None))
+        if status is Status.CANCELLED and spec.child is not None:
+            next_id = child_id(self.steps.lease.run_id, f"{spec.key}/{row['child_id']}")
+            return await self._registered(replace(spec, child={**spec.child, "child_id": next_id}))
+        return row
+
+    async def _brought_back(self, child: UUID) -> Status:
+        """How a child stands, once it is redriven where it had failed and may go on."""
+        status = await self._child_status(child)
+        if status["status"] != Status.FAILED:
+            return Status(status["status"])
+        said = {"namespace": self.steps.namespace, "by": self.steps.lease.owner, "data": "{}"}
+        redo = failed_steps_in(decode(status["error"]))
+        rows = await self.steps.writer.write(Write(REDRIVE, {"run_id": child, "redo": redo, **said}))
+        for row in rows:
+            self.wake(Wake.of(row, cause="redrive"))
+        # Where it was refused: somebody may have been first, this process itself without hearing of it.
+        return Status.QUEUED if rows else Status((await self._child_status(child))["status"])
+
+    async def _child_status(self, child: UUID) -> Mapping[str, Any]:
+        return (await self.steps.writer.write(Write(CHILD_RESULT, {"run_id": child})))[0]
 
     async def _looked_up(self, spec: WaitSpec, row: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The wait as it is now: a buffered signal answers it at once, else it is registered."""
@@ -185,7 +195,7 @@ class Waits:
         return (spec.answer(row) if spec.answer is not None else row["resolution"] or "null"), None
 
     async def _child_ended(self, spec: WaitSpec, row: Mapping[str, Any]) -> tuple[str | None, Failure | None]:
-        child = (await self.steps.writer.write(Write(CHILD_RESULT, {"run_id": row["child_id"]})))[0]
+        child = await self._child_status(row["child_id"])
         if child["status"] == "completed":
             return child["result"] or "null", None
         said = f"child `{row['child_id']}` is {child['status']} ({child['reason']})"

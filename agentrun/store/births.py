@@ -12,7 +12,7 @@ from agentrun.store.mover import BY, DATA, NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs
 from agentrun.store.transitions import CLAIMED_COLUMNS
-from agentrun.store.waits import SEEN_COLUMNS, held, registered
+from agentrun.store.waits import asked, held
 
 _SHARED: dict[str, ColumnElement[Any]] = {
     "namespace": NAMESPACE,
@@ -99,7 +99,10 @@ def _born_running() -> Statement:
 
 
 def _child_born() -> Statement:
-    """A child and its parent's wait for it, under the parent's epoch. No row: not held, or born before."""
+    """A child and its parent's wait for it, under the parent's epoch. No row: not held, or born before.
+
+    Where the step's earlier child was cancelled, the step is done again with this one.
+    """
     source = held()
     values = {
         "id": param("child_id", UUID),
@@ -122,9 +125,7 @@ def _child_born() -> Statement:
     }
     born = insert(runs).from_select(list(values), select(*values.values()).select_from(source))
     born = born.on_conflict_do_nothing(index_elements=["id"]).returning(runs.c.id).cte("born")
-    stored = registered(source, child_id=param("child_id", UUID))
-    stored = stored.on_conflict_do_nothing(index_elements=["run_id", "step_key"]).returning(*SEEN_COLUMNS)
-    return compiled("child_born", select(stored.cte("registered")).add_cte(born))
+    return compiled("child_born", select(asked(source, child_id=param("child_id", UUID))).add_cte(born))
 
 
 def _by_keys() -> Statement:

@@ -358,9 +358,13 @@ def _reopened_waits(moved: CTE) -> CTE:
     ended = exists().where(
         steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, steps.c.finished_at.is_not(None)
     )
+    # A child that came to nothing is brought back, or another one started, by the segment that asks for it.
+    child = runs.alias("child")
+    failed = child.c.status.in_([word(Status.CANCELLED), word(Status.FAILED)])
+    lost = exists().where(child.c.id == waits.c.child_id, failed)
     return (
         update(waits)
-        .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED), ~ended)
+        .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED), ~ended, ~lost)
         .values(status=word(WaitStatus.OPEN), resolved_at=null())
         .cte("reopened")
     )

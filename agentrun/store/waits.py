@@ -61,24 +61,28 @@ def registered(source: CTE, **values: ColumnElement[Any]) -> Any:
     return insert(waits).from_select(list(entry), select(*entry.values()).select_from(source))
 
 
-def _register() -> Statement:
-    """Refuses (no row): not running, another epoch, or the step has a wait already.
+def asked(source: CTE, **values: ColumnElement[Any]) -> CTE:
+    """A wait of the locked run, where its step has none yet.
 
     A step that is to be done again asks anew: its wait is opened, and the journal forgets how it had ended, both once.
+    So does one whose wait the end of its run had closed.
     """
-    source = held()
     redone = and_(steps.c.key == KEY, steps.c.status == word(StepStatus.REDO))
     forgotten = delete(steps).where(steps.c.run_id == source.c.id, redone).returning(steps.c.run_id).cte("forgotten")
-    stored = registered(source)
-    again = {name: stored.excluded[name] for name in ("role", "remind_at", "on_expiry", "created_at")}
+    stored = registered(source, **values)
+    again = {name: stored.excluded[name] for name in ("role", "remind_at", "on_expiry", "created_at", *values)}
     # A webhook says when it is made how long it waits, and not when it is waited for.
     as_long = now() + (waits.c.due_at - waits.c.created_at)
     again |= {"status": word(WaitStatus.OPEN), "due_at": func.coalesce(stored.excluded.due_at, as_long)}
     again |= dict.fromkeys(("resolution", "resolved_by", "comment", "resolved_at"), null())
-    stored = stored.on_conflict_do_update(
-        index_elements=["run_id", "step_key"], set_=again, where=exists(select(forgotten.c.run_id))
-    )
-    return compiled("register_wait", select(stored.returning(*SEEN_COLUMNS).cte("registered")))
+    ended = or_(exists(select(forgotten.c.run_id)), waits.c.status == word(WaitStatus.CLOSED))
+    stored = stored.on_conflict_do_update(index_elements=["run_id", "step_key"], set_=again, where=ended)
+    return stored.returning(*SEEN_COLUMNS).cte("registered")
+
+
+def _register() -> Statement:
+    """Refuses (no row): not running, another epoch, or the step has a wait already that is not to be asked anew."""
+    return compiled("register_wait", select(asked(held())))
 
 
 def _park() -> Statement:

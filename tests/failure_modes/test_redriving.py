@@ -86,6 +86,38 @@ def test_a_parent_that_is_redriven_while_its_child_is_at_it_again_waits_for_it(
     assert (go(run_id).result, len(tried)) == (42, 3)
 
 
+def test_a_child_that_was_cancelled_with_its_siblings_failure_has_a_successor(
+    client: Client, parked: Parked, go: Go, tried: list[int], sweep: Callable[[], Any]
+) -> None:
+    """Nobody would have read what it finds; whoever redrives the parent wants to."""
+    tried.append(0)
+
+    @durable("patient")
+    async def patient(ctx: Context) -> Any:
+        return await ctx.signal("go")
+
+    @durable("hasty-parent")
+    async def hasty(ctx: Context) -> Any:
+        return await ctx.gather(ctx.child("child"), ctx.child("patient"), on_failure="fail_fast")
+
+    run_id = parked("hasty-parent")
+    children = {run.kind: run.id for run in client.list(parent=run_id)}
+    go(children["patient"])
+    go(children["child"])
+    assert go(run_id).status is Status.FAILED
+    sweep()
+    assert client.status(children["patient"]).status is Status.CANCELLED
+    client.redrive(run_id)
+    sweep()
+    assert go(run_id).status is Status.WAITING
+    (successor,) = [run.id for run in client.list(parent=run_id, kind="patient") if run.status is Status.QUEUED]
+    go(children["child"])
+    go(successor)
+    client.signal(successor, "go", 7)
+    go(successor)
+    assert (go(run_id).result, len(tried), len(client.list(parent=run_id))) == ([42, 7], 3, 3)
+
+
 def test_a_child_that_cannot_go_on_ends_its_redriven_parent_once_more_until_it_is_resolved(
     client: Client, parked: Parked, go: Go, sweep: Callable[[], Any]
 ) -> None:

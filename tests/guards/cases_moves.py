@@ -158,6 +158,17 @@ def what_nobody_answered_is_asked_again_and_what_ended_since_is_not(s: Scene) ->
     assert (now[resolved], now[others]) == ("resolved", "closed")
 
 
+@case("redrive")
+def a_child_that_came_to_nothing_is_not_waited_for_as_it_is(s: Scene) -> None:
+    s.make(lambda: s.rows.final(Status.FAILED))
+    ends = (Status.CANCELLED, Status.FAILED, Status.COMPLETED)
+    children = {str(status): s.rows.final(status) for status in ends} | {"queued": s.rows.queued()}
+    for name, child in children.items():
+        s.rows.wait(s.run, name, kind="child", child_id=child, status="closed", resolved_at="now")
+    s.lands()
+    assert {row["step_key"] for row in s.stored(s.run)[3] if row["status"] == "open"} == {"completed", "queued"}
+
+
 @case(*REAPS)
 def a_lease_that_runs_is_not_reaped(s: Scene) -> None:
     s.make(s.rows.running)

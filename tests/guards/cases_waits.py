@@ -36,7 +36,16 @@ def only_who_holds_the_run_registers_a_wait(s: Scene) -> None:
     s.refused(**asked | {"wait_id": uuid4()})
 
 
-@case("register_wait")
+def asked_for(s: Scene) -> dict[str, Any]:
+    """The wait of step `s`; for `child_born` with a child."""
+    asked: dict[str, Any] = {"wait_id": uuid4(), "name": "go", "key": "s"}
+    if s.statement.name == "child_born":
+        asked |= {"child_id": uuid4(), "child_kind": "test", "child_request": "null", "kind": "child"}
+        asked |= {"child_queue": "agentrun", "child_priority": 0, "child_tags": [], "child_attributes": "{}"}
+    return asked
+
+
+@case("register_wait", "child_born")
 def only_a_step_that_is_done_again_asks_anew_and_once(s: Scene) -> None:
     def expired() -> UUID:
         run_id = s.rows.running()
@@ -48,7 +57,7 @@ def only_a_step_that_is_done_again_asks_anew_and_once(s: Scene) -> None:
         return run_id
 
     s.make(expired)
-    asked: dict[str, Any] = {"wait_id": uuid4(), "name": "go", "key": "s"}
+    asked = asked_for(s)
     s.refused(**asked)
     for run_id in (s.run, *s.others):
         s.set("steps", run_id, status="redo", finished_at=None)
@@ -56,6 +65,19 @@ def only_a_step_that_is_done_again_asks_anew_and_once(s: Scene) -> None:
     assert {row["step_key"]: row["status"] for row in s.stored(s.run)[3]} == {"another": "expired", "s": "open"}
     assert [(row["key"], row["status"]) for row in s.stored(s.run)[2]] == [("another", "redo")]
     s.refused(**asked)
+
+
+@case("register_wait", "child_born")
+def what_the_end_of_its_run_had_closed_is_asked_anew(s: Scene) -> None:
+    def closed() -> UUID:
+        run_id = s.rows.running()
+        s.rows.wait(run_id, "s", status="closed", resolved_at="now")
+        return run_id
+
+    s.make(closed)
+    s.lands(**asked_for(s))
+    assert s.stored(s.run)[3][0]["status"] == "open"
+    s.refused(**asked_for(s))
 
 
 @case("take_signal")
