@@ -17,6 +17,7 @@ from agentrun.store.sql import Statement
 
 MODULES = (
     "transitions", "journal", "births", "sweeping", "waits", "signals", "starting", "remote", "episodes", "notices",
+    "heirs",
 )  # fmt: skip
 READS = ("waits", "signals", "starting", "episodes")
 """Modules whose reads are left out: they only choose candidates."""

@@ -10,6 +10,7 @@ import psycopg
 from agentrun.core.errors import AgentrunError
 from agentrun.store.database import Database
 from tests.guards import (
+    cases_heirs,
     cases_many,
     cases_moves,
     cases_notices,
@@ -25,6 +26,7 @@ from tests.guards.scene import CASES, Case, Scene
 
 __all__ = [
     "CASES",
+    "cases_heirs",
     "cases_many",
     "cases_moves",
     "cases_notices",
@@ -58,6 +60,7 @@ NO_GUARD = {
     "reap_settle_failed: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
     "reap_settle_cancelled: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
     "expired: runs.status = 'running'": RESTATES_A_CONSTRAINT,
+    "inherit_runs: runs.status = 'running'": RESTATES_A_CONSTRAINT,
     "dispatch_failed: runs.status IN ('queued', 'waiting')": "the next condition is narrower",
     "child_not_started: runs.status IN ('queued', 'waiting')": "the next condition is narrower",
     "child_not_started: waits.status = 'open' (3)": "it settles only what an open wait is for",
