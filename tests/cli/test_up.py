@@ -23,7 +23,7 @@ import pytest
 
 from agentrun import Client, Run
 from agentrun.embedded import EmbeddedPostgres
-from agentrun.embedded.server import is_free
+from agentrun.embedded.server import free_port, is_free
 from agentrun.testing import until
 from agentrun.testing.nodes import Guard
 from tests.cli.conftest import BODIES, shell
@@ -43,6 +43,8 @@ class Upped:
             "AGENTRUN_LEASE_SECONDS": "3",
             "AGENTRUN_SWEEP_SECONDS": "1",
             "AGENTRUN_BACKOFF_BASE_SECONDS": "0.2",
+            # The usual one may be taken between the look at it and Flower's start, by another test's.
+            "AGENTRUN_FLOWER_PORT": str(free_port()),
             "PYTHONPATH": str(root),
             **env,
         }

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrun.embedded.server import free_port
 from tests.docs.pages import FIRST_RUNS, ROOT, Block, blocks_of
 from tests.docs.sessions import Shell, commands_of, missing
 
@@ -36,7 +37,7 @@ def test_a_first_run_works_as_it_is_printed(page: str, sessions: Mapping[str, Fu
 
 def _session(page: str, folder: Path) -> None:
     _check_out(folder)
-    env = {**SHORT, "AGENTRUN_STATE_DIR": str(folder / "state")}
+    env = {**SHORT, "AGENTRUN_STATE_DIR": str(folder / "state"), "AGENTRUN_FLOWER_PORT": str(free_port())}
     with ExitStack() as undo:
         terminals: dict[str, Shell] = {}
         for block in blocks_of(ROOT / page, "python", "console"):
