@@ -27,6 +27,9 @@ log = logging.getLogger("agentrun.store")
 LARGEST_BATCH = 256
 """Writes in one transaction: enough to fill the pipeline, few enough that a commit stays short."""
 
+LARGEST_ROW = 100_000
+"""Characters of a parameter that may go among many rows in one statement."""
+
 LONGEST_PAUSE = 1.0
 """Seconds between attempts to reach the database."""
 
@@ -198,11 +201,16 @@ def _grouped(batch: Sequence[Write]) -> tuple[list[tuple[Statement, list[Numbere
     groups: dict[Statement, list[Numbered]] = {}
     alone: list[Numbered] = []
     for nth, write in enumerate(batch):
-        many = None if write.alone else write.statement.many
+        many = None if write.alone or _is_large(write) else write.statement.many
         (alone if many is None else groups.setdefault(many, [])).append((nth, write))
     for many in [many for many, group in groups.items() if len(group) == 1]:
         alone += groups.pop(many)
     return list(groups.items()), sorted(alone, key=lambda numbered: numbered[0])
+
+
+def _is_large(write: Write) -> bool:
+    """A batch of large results would be one document that PostgreSQL has to hold, and parse, at once."""
+    return any(isinstance(value, str) and len(value) > LARGEST_ROW for value in write.params.values())
 
 
 def _of_many(statement: Statement, group: Sequence[Numbered]) -> dict[str, Any]:

@@ -83,6 +83,16 @@ async def test_a_step_recorded_among_many_is_stored_as_one_alone(
     assert stored(rows, among) == stored(rows, alone)
 
 
+async def test_large_results_are_written_by_themselves(rows: Rows, writer: Writer) -> None:
+    """Many of them in one statement would be one document, of which PostgreSQL takes no more than a gigabyte."""
+    large = f'"{"x" * 2_000_000}"'
+    runs = [rows.running() for _ in range(4)]
+    assert await together(
+        writer, *(Write(journal.RECORD, rows.params(run) | rows.step("s", result=large)) for run in runs)
+    )
+    assert [len(rows.stored(run)["steps"][0]["result"]) for run in runs] == [len(large)] * 4
+
+
 async def test_the_events_of_a_run_keep_the_order_in_which_its_steps_were_written(rows: Rows, writer: Writer) -> None:
     run_id = rows.running()
     keys = [f"k{nth}" for nth in range(20)]
