@@ -13,7 +13,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-from agentrun import Client, Run
+from agentrun import Client, Run, Status
 from agentrun.runtime.engine import Engine
 from agentrun.store.database import Database
 from agentrun.store.writer import Write
@@ -104,10 +104,13 @@ class Ward:
         self.expire(run_id)
 
     def expire(self, run_id: UUID) -> None:
-        """Let the run's lease run out, and sweep."""
-        with self.database.transaction() as connection:
-            connection.execute(EXPIRE, [run_id])
-        self.sweep()
+        """Let the run's lease run out, and sweep. Again where the dead engine's heartbeat renewed it in between."""
+        for _ in range(20):
+            with self.database.transaction() as connection:
+                connection.execute(EXPIRE, [run_id])
+            self.sweep()
+            if self.client.status(run_id).status is not Status.RUNNING:
+                return
 
     @staticmethod
     def _counting(engine: Engine, *, last: int | None) -> list[int]:
