@@ -61,7 +61,7 @@ def test_sigterm_hands_a_run_back_at_its_next_step_and_another_worker_goes_on_at
         run = client.wait(run_id, timeout=60)
         assert (run.handback_count, run.requeue_count, run.crash_count) == (1, 0, 0)
         assert look.effects(run_id) == [str(number) for number in range(8)]
-        assert look.seconds_between(run_id, "handed_back", "claimed") < settings.lease_seconds / 2
+        assert look.seconds_between(run_id, "handed_back", "claimed") < settings.lease_seconds
     sound()
 
 
