@@ -138,11 +138,11 @@ def test_runs_that_stand_still(
 def test_a_remote_step_that_nobody_takes(
     healthy: Engine, doctor: Doctor, client: Client, past: Past, cli: Cli, seen_worker: Worker
 ) -> None:
-    @durable("renders")
+    @durable("draws")
     async def renders(ctx: Context) -> None:
         await ctx.remote("render", {}, queue="gpu")
 
-    run_id = client.enqueue("renders")
+    run_id = client.enqueue("draws")
     healthy.run(run_id)
     found = doctor()
     assert "silent_step" not in found

@@ -22,9 +22,10 @@ def test_a_worker_is_shown_with_what_it_holds(healthy: Engine, cli: Cli, rows: R
     mine, others = rows.running(), rows.running()
     run_sql("UPDATE agentrun.runs SET claimed_by = %s WHERE id = %s", f"worker:{healthy.owner_suffix}", mine)
     (worker,) = cli("workers", "--json").json["workers"]
-    assert (worker["state"], worker["version"], worker["queues"], worker["kinds"]) == (
-        "alive", version("agentrun"), ["agentrun", "agentrun.system"], [KIND],
+    assert (worker["state"], worker["version"], worker["queues"]) == (
+        "alive", version("agentrun"), ["agentrun", "agentrun.system"],
     )  # fmt: skip
+    assert KIND in worker["kinds"]
     assert [(held["run_id"], held["kind"]) for held in worker["holds"]] == [(str(mine), KIND)]
     assert abs(worker["clock_skew_seconds"]) < 5
     assert worker["about"]["hooks"]["stalled"] == ["agentrun.runtime.tellers.log_line(agentrun.alarms)"]

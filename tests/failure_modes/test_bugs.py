@@ -107,7 +107,7 @@ def test_34_a_result_that_lands_after_the_silence_was_noticed_stands(
     """The sweep has chosen the step; then its taker ends it; then the sweep says that it was silent."""
     began, end = asyncio.Event(), asyncio.Event()
 
-    @remote_step("slow", effect=Effect.READ_ONLY)
+    @remote_step("creeps", effect=Effect.READ_ONLY)
     async def slow() -> str:
         began.set()
         await end.wait()
@@ -115,7 +115,7 @@ def test_34_a_result_that_lands_after_the_silence_was_noticed_stands(
 
     @durable("asks-slowly")
     async def asks(ctx: Context) -> Any:
-        return await ctx.remote("slow", timeout=3600)
+        return await ctx.remote("creeps", timeout=3600)
 
     run_id = client.enqueue("asks-slowly")
     engine.run(run_id)
