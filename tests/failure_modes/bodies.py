@@ -12,9 +12,7 @@ from typing import Any
 import psycopg
 
 from agentrun import Context, Effect, current_step, durable, log_line, on_stalled, remote_step
-
-TABLE = "CREATE TABLE IF NOT EXISTS effects (run_id uuid, what text, at timestamptz DEFAULT clock_timestamp())"
-QUEUE = "gpu"
+from tests.failure_modes.outside import QUEUE
 
 on_stalled(log_line(), name="pager of the tests")
 

@@ -14,7 +14,7 @@ from agentrun.testing import until
 from agentrun.testing.nodes import Node
 from tests.cli.conftest import Cli, cli
 from tests.doctor.conftest import doctor
-from tests.failure_modes.bodies import TABLE
+from tests.failure_modes.outside import TABLE
 from tests.processes.conftest import Look
 
 __all__ = ["cli", "doctor"]

@@ -18,7 +18,7 @@ from agentrun.testing.clock import Clock
 from agentrun.testing.nodes import Node
 from tests.cli.conftest import Cli
 from tests.doctor.conftest import Doctor
-from tests.failure_modes.bodies import QUEUE
+from tests.failure_modes.outside import QUEUE
 
 pytestmark = [pytest.mark.processes, pytest.mark.settings(lease_seconds=1.2, heartbeat_seconds=0.3, sweep_seconds=60)]
 

@@ -10,13 +10,7 @@ from typing import Any
 import psycopg
 
 from agentrun import NOT_APPLIED, Applied, Context, Effect, current_step, durable, remote_step
-
-TABLES = """
-CREATE TABLE IF NOT EXISTS effects (
-    run_id uuid, key text, what text, pid int, attempt int, at timestamptz DEFAULT clock_timestamp()
-);
-"""
-QUEUE = "steps"
+from tests.remote.outside import QUEUE
 
 
 @durable("big-fan")

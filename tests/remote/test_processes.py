@@ -15,7 +15,7 @@ from agentrun import Client
 from agentrun.testing import until
 from agentrun.testing.nodes import Node
 from tests.processes.conftest import Look
-from tests.remote import fan
+from tests.remote import outside
 
 pytestmark = [pytest.mark.processes, pytest.mark.settings(lease_seconds=1.2, heartbeat_seconds=0.3, sweep_seconds=0.3)]
 BODIES = ["tests.remote.fan"]
@@ -24,7 +24,7 @@ BODIES = ["tests.remote.fan"]
 @pytest.fixture
 def look(database_url: str) -> Look:
     look = Look(database_url)
-    look(fan.TABLES)
+    look(outside.TABLES)
     look("TRUNCATE effects")
     return look
 
@@ -37,7 +37,7 @@ def test_a_step_whose_worker_is_killed_goes_on_elsewhere(
     client: Client, worker: Callable[..., Node], beat: Callable[..., Node], look: Look
 ) -> None:
     coordinator = worker(queues="agentrun,agentrun.system", imports=BODIES, wait=False)
-    victim = worker(queues=fan.QUEUE, imports=BODIES, wait=False)
+    victim = worker(queues=outside.QUEUE, imports=BODIES, wait=False)
     beat(wait=False)
     for node in (coordinator, victim):
         node.container.wait_ready()
@@ -45,7 +45,7 @@ def test_a_step_whose_worker_is_killed_goes_on_elsewhere(
     until(lambda: look("SELECT 1 FROM effects WHERE what = 'began'"), 20)
     victim.kill()
     look("INSERT INTO effects (what) VALUES ('go on')")
-    worker(queues=fan.QUEUE, imports=BODIES, wait=False)
+    worker(queues=outside.QUEUE, imports=BODIES, wait=False)
     assert client.result(run_id, timeout=60) == 42
     run, (step,) = client.status(run_id), client.steps(run_id)
     assert (step.redispatch_count, step.attempt, run.crash_count, run.requeue_count) == (1, 1, 0, 0)
@@ -57,8 +57,8 @@ def test_a_worker_that_lacks_the_step_leaves_it_to_the_one_that_knows_it(
 ) -> None:
     """Two on one queue: whichever message the ignorant one takes, another is sent, and no try is used up."""
     nodes = [
-        worker(queues=f"{fan.QUEUE}", imports=["tests.bodies.basic"], wait=False),
-        worker(queues=f"{fan.QUEUE},agentrun,agentrun.system", imports=BODIES, wait=False),
+        worker(queues=f"{outside.QUEUE}", imports=["tests.bodies.basic"], wait=False),
+        worker(queues=f"{outside.QUEUE},agentrun,agentrun.system", imports=BODIES, wait=False),
     ]
     beat(wait=False)
     for node in nodes:
@@ -72,7 +72,7 @@ def test_a_worker_that_lacks_the_step_leaves_it_to_the_one_that_knows_it(
 def test_forked_workers_take_steps_too_and_one_that_is_killed_loses_none(
     client: Client, worker: Callable[..., Node], beat: Callable[..., Node], look: Look
 ) -> None:
-    forked = worker(pool="prefork", concurrency=2, queues=f"{fan.QUEUE},agentrun,agentrun.system", imports=BODIES,
+    forked = worker(pool="prefork", concurrency=2, queues=f"{outside.QUEUE},agentrun,agentrun.system", imports=BODIES,
                     wait=False)  # fmt: skip
     beat(wait=False)
     forked.container.wait_ready()
@@ -98,7 +98,7 @@ def test_a_fan_of_a_thousand_with_redis_flushed_and_a_third_of_its_workers_kille
     """Every result in order, no charge twice, no crash counted against the run."""
     steps = 1000
     coordinator = worker(queues="agentrun,agentrun.system", imports=BODIES, wait=False)
-    workers = [worker(queues=fan.QUEUE, concurrency=16, imports=BODIES, wait=False) for _ in range(3)]
+    workers = [worker(queues=outside.QUEUE, concurrency=16, imports=BODIES, wait=False) for _ in range(3)]
     beat(wait=False)
     for node in (coordinator, *workers):
         node.container.wait_ready()
