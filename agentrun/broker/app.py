@@ -7,6 +7,7 @@ from typing import Any
 from celery import Celery
 from kombu import Queue
 
+from agentrun.broker.consumer import OneClient
 from agentrun.broker.names import LEAST_URGENT, REDIS_SCHEMES, STEP, SWEEP, WAKE
 from agentrun.settings import Settings
 
@@ -17,6 +18,7 @@ def make_app(settings: Settings, *, name: str = "agentrun") -> Celery:
     """A Celery application configured for wakes: acknowledged early, JSON only, no result backend."""
     app = Celery(name, broker=settings.broker_url, set_as_current=False)
     configure(app, settings)
+    app.steps["consumer"].add(OneClient)
     return app
 
 

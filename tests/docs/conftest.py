@@ -14,6 +14,7 @@ from agentrun import AsyncClient, Client, Settings
 from agentrun.broker import CeleryPublisher
 from agentrun.runtime import hooks
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.kinds import registry
 from agentrun.testing import environment
 from tests.docs.serving import Serving
 
@@ -28,6 +29,7 @@ def as_a_reader(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(hooks, "_hooks", {occasion: dict(known) for occasion, known in hooks._hooks.items()})
+    monkeypatch.setattr(registry, "_kinds", {})
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
