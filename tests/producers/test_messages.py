@@ -46,7 +46,9 @@ def test_a_message_is_what_celery_makes_of_it(
     wakes = [Wake(uuid4(), "ours", "digest", cause="sweep", step_key=step_key) for _ in range(count)]
     assert publisher.wake(*wakes) == count
     ours = sent(redis, "ours")
-    with closing(make_app(settings)) as app:
+    app = make_app(settings)
+    # A connection of its own: Celery's pools are shared by all applications of a process, and some test closed them.
+    with app.connection_for_write() as connection:
         for wake in wakes:
             app.send_task(
                 "agentrun.step" if step_key else "agentrun.wake",
@@ -55,6 +57,7 @@ def test_a_message_is_what_celery_makes_of_it(
                 priority=0,
                 kwargsrepr="{'kind': 'digest', 'cause': 'sweep'}",
                 ignore_result=True,
+                producer=app.amqp.Producer(connection),
             )
     celerys = sent(redis, "celerys")
     assert len({message.pop("id") for message in celerys + ours}) == 2 * count
