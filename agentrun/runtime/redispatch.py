@@ -162,7 +162,7 @@ def _why_left(row: Row) -> str:
         heals = "" if row["kind"] == StepKind.REMOTE else f"; `agentrun resolve {row['run_id']}` says how it ended"
         return f"`{row['by']}` took it, and a non-idempotent write is never repeated{heals}"
     if row["kind"] == StepKind.REMOTE and not row["lapsed"]:
-        return f"`{row['by']}` works on it and renews its lease"
+        return f"`{row['by']}` has it until its lease is over; if that worker is dead, the step is offered again then"
     return "it ended meanwhile"
 
 

@@ -43,16 +43,33 @@ def no_worker(facts: Facts) -> Iterator[Finding]:
 
 def no_step_worker(facts: Facts) -> Iterator[Finding]:
     """G, J. Remote steps are offered on a queue that nobody consumes."""
+    for queue in sorted({row["queue"] for row in facts.offered} - set(facts.queues)):
+        offered = [row for row in facts.offered if row["queue"] == queue]
+        count, oldest = sum(row["count"] for row in offered), max(row["oldest"] for row in offered)
+        yield Finding(
+            "no_step_worker",
+            Severity.ERROR,
+            f"{counted_is(count, 'remote step')} offered on queue `{queue}`, the oldest for {span(oldest)}",
+            f"no live worker consumes `{queue}`",
+            _consumed(facts),
+            WORKER.format(queue),
+        )
+
+
+def unknown_step(facts: Facts) -> Iterator[Finding]:
+    """G. Remote steps are offered that no live worker of their queue has registered: each hands the message on."""
     for row in facts.offered:
-        if row["queue"] not in facts.queues:
+        consumers = [each for each in facts.workers if row["queue"] in each["queues"]]
+        known = {name for each in consumers for name in each["about"].get("remote_steps", ())}
+        if consumers and row["name"] not in known:
             yield Finding(
-                "no_step_worker",
+                "unknown_step",
                 Severity.ERROR,
-                f"{counted_is(row['count'], 'remote step')} offered on queue `{row['queue']}`, "
-                f"the oldest for {span(row['oldest'])}",
-                f"no live worker consumes `{row['queue']}`",
-                _consumed(facts),
-                WORKER.format(row["queue"]),
+                f"{counted_is(row['count'], 'remote step')} offered by the name of `{row['name']}`, the oldest for "
+                f"{span(row['oldest'])}",
+                f"no live worker of queue `{row['queue']}` has registered it",
+                f"they know: {', '.join(sorted(known)) or 'no remote steps'}",
+                f"AGENTRUN_IMPORTS=MODULE {WORKER.format(row['queue'])}",
             )
 
 
@@ -186,7 +203,8 @@ def untold(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS = (
-    no_sweep, no_worker, no_step_worker, unknown_kind, lost_lease, stranded, dead_letters, untold, paged, long_waits,
+    no_sweep, no_worker, no_step_worker, unknown_kind, unknown_step, lost_lease, stranded, dead_letters, untold, paged,
+    long_waits,
 )  # fmt: skip
 
 

@@ -77,17 +77,17 @@ def _due() -> Statement:
 
 
 def _offered() -> Statement:
-    """Remote steps that may be taken, by queue."""
+    """Remote steps that may be taken, by queue and name."""
     offered = (steps.c.status == word(StepStatus.OFFERED), steps.c.queue.is_not(None), steps.c.due_at <= now())
     some = (
-        select(steps.c.queue, steps.c.offered_at)
+        select(steps.c.queue, steps.c.name, steps.c.offered_at)
         .join(runs, runs.c.id == steps.c.run_id)
         .where(*offered, runs.c.namespace == NAMESPACE)
         .limit(MOST)
         .subquery("some")
     )
     facts = (func.count().label("count"), _age(func.min(some.c.offered_at)).label("oldest"))
-    return compiled("offered_by_queue", select(some.c.queue, *facts).group_by(some.c.queue))
+    return compiled("offered_by_name", select(some.c.queue, some.c.name, *facts).group_by(some.c.queue, some.c.name))
 
 
 def _sweeps() -> Statement:

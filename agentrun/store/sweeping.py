@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
 
-from agentrun.core.words import Effect, Status, StepStatus
+from agentrun.core.words import Effect, Status, StepKind, StepStatus
 from agentrun.store.mover import NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import processes, runs, steps, sweeps
@@ -60,10 +60,15 @@ def _unlocked(candidates: Any) -> Select[Any]:
     return candidates.with_for_update(key_share=True, skip_locked=True, of=runs)
 
 
+# A remote step's input stands in its row in any case; what is told of a write has it only where arguments are kept.
+_ELSEWHERE = steps.c.kind.in_([word(StepKind.REMOTE), word(StepKind.EXTERNAL)])
+_KEPT_ARGS = case((~_ELSEWHERE, steps.c.args)).label("args")
+
+
 def _in_flight() -> Statement:
     """The writes of a run that started and have not said how they ended: what an operator has to look up."""
     named = (
-        steps.c.key, steps.c.name, steps.c.effect, steps.c.args_digest, steps.c.args, steps.c.idempotency_key,
+        steps.c.key, steps.c.name, steps.c.effect, steps.c.args_digest, _KEPT_ARGS, steps.c.idempotency_key,
         steps.c.by, steps.c.started_at, steps.c.reconcilable,
     )  # fmt: skip
     left = or_(steps.c.lease_expires_at.is_(None), steps.c.lease_expires_at < now())

@@ -13,13 +13,14 @@ from uuid import UUID, uuid4
 import pytest
 from redis import Redis
 
-from agentrun import Client, Context, Effect, Reason, Status, durable, on_dead
+from agentrun import Client, Context, Effect, Reason, Status, durable, on_dead, remote_step
 from agentrun.broker import CeleryPublisher, make_app
 from agentrun.broker.about import about
 from agentrun.broker.app import WAKE
 from agentrun.core.alarms import Shape
 from agentrun.runtime import presence
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.remotesteps import remote_steps
 from agentrun.settings import Settings
 from agentrun.testing.rows import KIND, Rows
 from tests.cli.conftest import Cli
@@ -135,6 +136,10 @@ def test_runs_that_stand_still(
     assert "2 runs paged for" in doctor()["paged"]["symptom"]
 
 
+def _render(page: dict[str, str]) -> str:
+    return str(page)
+
+
 def test_a_remote_step_that_nobody_takes(
     healthy: Engine, doctor: Doctor, client: Client, past: Past, cli: Cli, seen_worker: Worker
 ) -> None:
@@ -154,6 +159,14 @@ def test_a_remote_step_that_nobody_takes(
     assert "no_step_worker" not in found
     assert found["silent_step"]["heal"] == f"agentrun redispatch {run_id}"
     assert cli(*found["silent_step"]["heal"].split()[1:]).code == 0
+    assert found["unknown_step"]["heal"] == "AGENTRUN_IMPORTS=MODULE celery -A tasks worker -P threads -c 100 -Q gpu"
+    before = remote_steps.snapshot()
+    remote_step("render", effect=Effect.READ_ONLY)(_render)
+    try:
+        seen_worker(queues=("gpu",))
+    finally:
+        remote_steps.restore(before)
+    assert "unknown_step" not in doctor()
 
 
 def test_a_notice_that_could_not_be_told(

@@ -40,7 +40,7 @@ def test_a_living_taker_keeps_its_step(here: Here, doing: Doing) -> None:
     assert doing.began.wait(10)
     did = here.client.redispatch(run_id, by="ops")
     assert did.sent == 0
-    assert "renews its lease" in did.left[here.step(run_id).key]
+    assert "until its lease is over" in did.left[here.step(run_id).key]
     doing.go_on.set()
     assert taking.result(10).outcome == "completed"
     assert doing.done == [1]

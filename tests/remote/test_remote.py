@@ -82,7 +82,7 @@ def test_a_non_idempotent_step_whose_taker_died_is_never_repeated(here: Here, do
     run = here.client.status(run_id)
     assert (run.reason, doing.done) == ("not_retryable", [])
     assert run.error is not None
-    assert [write["name"] for write in run.error["in_flight"]] == ["charge"]
+    assert [(write["name"], write["args"]) for write in run.error["in_flight"]] == [("charge", None)], "no payload"
     here.client.resolve(run_id, applied=True, result="charged by hand", by="ops")
     assert here.engine.run(run_id).outcome == "completed"
     assert here.client.status(run_id).result == "charged by hand"
