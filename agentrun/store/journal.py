@@ -15,7 +15,6 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     Numeric,
-    TableValuedAlias,
     Text,
     and_,
     case,
@@ -35,7 +34,7 @@ from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, Status, StepStatus
 from agentrun.store.budgets import TODAY
-from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID, locked_among
+from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID, locked_among, said_of
 from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, seconds, word
 from agentrun.store.tables import event_seq, runs, spend, steps
 
@@ -98,7 +97,7 @@ def _record_many() -> Statement:
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "result": Text, "error": Text})
     locked = locked_among(mine, runs.c.status == word(Status.RUNNING))
-    held = _said_of(locked, mine)
+    held = said_of(locked, mine)
     given = {name: cast(held.c[name], JSON) if name in ("args", "result", "error") else held.c[name] for name in named}
     recorded = _recorded(held, given).cte("recorded")
     return compiled_many("record_many", select(recorded), ("run_id", *named))
@@ -171,18 +170,12 @@ def _fence_many() -> Statement:
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "reconcilable": Boolean})
     locked = locked_among(mine, runs.c.status == word(Status.RUNNING), _NOT_CANCELLED)
-    held = _said_of(locked, mine)
+    held = said_of(locked, mine)
     given = {name: cast(held.c[name], JSON) if name == "args" else held.c[name] for name in (*named, "reconcilable")}
     started = _started(held, given)
     every = select(held.c.nth, held.c.id.label("run_id"), null().cast(Text).label("key"))
     told = union_all(every, select(null().cast(Integer), started.c.run_id, started.c.key))
     return compiled_many("fence_many", told.add_cte(_stamped(started)), ("run_id", *named, "reconcilable"))
-
-
-def _said_of(locked: CTE, mine: TableValuedAlias) -> CTE:
-    """What is said of the locked runs under their own epoch, in the order in which it was said."""
-    of_run = and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch)
-    return select(locked.c.id, mine).join(mine, of_run).order_by(mine.c.nth).cte("held")
 
 
 def _started(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
@@ -247,7 +240,7 @@ def _finish_many() -> Statement:
     named = ("epoch", "by", "status", "result", "error", "model", "input_tokens", "output_tokens", "cost")
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, "key": Text, **columns, "result": Text, "error": Text})
-    held = _said_of(locked_among(mine, runs.c.status == word(Status.RUNNING)), mine)
+    held = said_of(locked_among(mine, runs.c.status == word(Status.RUNNING)), mine)
     given = {name: cast(held.c[name], JSON) if name in ("result", "error") else held.c[name] for name in named}
     done = _finished(held, given)
     return compiled_many("finish_many", select(done).add_cte(_cleared(done)), ("run_id", "key", *named))

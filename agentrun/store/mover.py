@@ -14,6 +14,7 @@ from sqlalchemy import (
     Double,
     TableValuedAlias,
     Text,
+    and_,
     case,
     func,
     insert,
@@ -88,6 +89,12 @@ def locked_among(mine: TableValuedAlias, *guards: ColumnElement[bool]) -> CTE:
     ids = func.array(select(mine.c.run_id).scalar_subquery())
     named = select(runs.c.id, runs.c.epoch).where(runs.c.id == func.any(ids), *guards).order_by(runs.c.id)
     return named.with_for_update(key_share=True).cte("locked")
+
+
+def said_of(locked: CTE, mine: TableValuedAlias) -> CTE:
+    """What is said of the locked runs under their own epoch, in the order in which it was said."""
+    of_run = and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch)
+    return select(locked.c.id, mine).join(mine, of_run).order_by(mine.c.nth).cte("held")
 
 
 def _implied_by(target: Status) -> dict[str, ColumnElement[Any]]:

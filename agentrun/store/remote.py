@@ -30,7 +30,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
 from sqlalchemy.sql.selectable import CTE, TableValuedAlias
 
 from agentrun.core.words import Effect, EventType, Status, StepKind, StepStatus, WaitStatus
-from agentrun.store.mover import BY, NAMESPACE, RUN_ID, counted, locked_among, told, told_resolved
+from agentrun.store.mover import BY, NAMESPACE, RUN_ID, counted, locked_among, said_of, told, told_resolved
 from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, seconds, word
 from agentrun.store.tables import event_seq, runs, steps, waits
 from agentrun.store.waits import KEY, SEEN_COLUMNS, registered
@@ -97,8 +97,7 @@ def _offer_many() -> Statement:
     columns = {"run_id": UUID, **_OFFERED_COLUMNS, **_ASKED_COLUMNS}
     mine = recordset("mine", {name: Text if kind is JSON else kind for name, kind in columns.items()})
     locked = locked_among(mine, runs.c.status == word(Status.RUNNING))
-    ours = and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch)
-    source = select(locked.c.id, mine).join(mine, ours).order_by(mine.c.nth).cte("held")
+    source = said_of(locked, mine)
     offered = _offered(source, {name: _as(source.c[name], kind) for name, kind in _OFFERED_COLUMNS.items()})
     same = and_(offered.c.run_id == source.c.id, offered.c.key == source.c.key)
     asking = select(source, NAMESPACE.label("namespace")).join(offered, same).cte("asking")
