@@ -46,7 +46,7 @@ def counts(bench: Bench) -> None:
             "events": lambda: client.events(done),
         }
         for name, operation in operations.items():
-            with counted(bench) as statements:
+            with counted(bench.servers) as statements:
                 operation()
             which = ", ".join(f"{number} {name}" for (_, name), number in statements.most_common())
             shown.add_row(name, str(statements.total()), which)

@@ -33,7 +33,7 @@ def fleet(bench: Bench) -> None:
     with bench.workers(_FLEET, pool=10, queues=("agentrun", "agentrun.system")), bench.beat():
         time.sleep(bench.size(10, 3))
         for _ in bench.rounds():
-            with counted(bench) as statements:
+            with counted(bench.servers) as statements:
                 time.sleep(seconds)
             bench.samples.add("fleet", OURS, statements.total() / seconds)
             bench.notes["fleet"] = {" ".join(who): count for who, count in statements.most_common()}

@@ -55,7 +55,7 @@ def profile(bench: Bench, name: str, *, runs: int | None, in_flight: int, lines:
             f"processor time a write: {1e6 * ours / writes:.0f} µs here, {1e6 * backend / writes:.0f} µs in SQL"
         )
         _print_profile(_profiled(engine, passed), lines)
-        with counted(bench) as statements:
+        with counted(bench.servers) as statements:
             passed()
     for (who, statement), number in statements.most_common(12):
         console.print(f"{number / count:8.2f} a run  {who}: {statement}", highlight=False)

@@ -18,27 +18,30 @@ import psycopg
 from psycopg import sql
 
 import agentrun.store
+from agentrun.embedded import Embedded
 from agentrun.store.sql import Statement
-from bench.common import Bench
 
 _ENTRY = re.compile(r"^@([^@]*)@ (LOG|DETAIL|ERROR|WARNING|HINT|CONTEXT|STATEMENT|FATAL):\s+(.*)$")
 _SENT = re.compile(r"^(?:execute [^:]*|statement): (.*)$", re.DOTALL)
 
 
+_LOGGED = {"log_statement": "all", "log_line_prefix": "@%a@ ", "log_parameter_max_length": "0"}
+
+
 @contextlib.contextmanager
-def counted(bench: Bench) -> Iterator[Counter[tuple[str, str]]]:
-    """Fill the counter, at the end, with (connection's name, statement's name) of what was sent meanwhile."""
+def counted(servers: Embedded) -> Iterator[Counter[tuple[str, str]]]:
+    """Fill the counter, at the end, with (connection's name, statement's name) of what was sent meanwhile.
+
+    Only what connections of agentrun send is counted; their names begin with it.
+    """
     counts: Counter[tuple[str, str]] = Counter()
-    _log(bench, "all")
-    log = bench.servers.postgres.log
-    start = log.stat().st_size
-    try:
+    log = servers.postgres.log
+    with _logging(servers.database_url):
+        start = log.stat().st_size
         yield counts
         with log.open("rb") as file:
             file.seek(start)
             counts.update(_read(file.read().decode(errors="replace")))
-    finally:
-        _log(bench, "none")
 
 
 def _read(text: str) -> list[tuple[str, str]]:
@@ -74,10 +77,27 @@ def _known() -> dict[str, str]:
     return known
 
 
-def _log(bench: Bench, what: str) -> None:
-    """For sessions that are open as well; they hear of it before their next statement."""
-    bench.database.execute(sql.SQL("ALTER SYSTEM SET log_statement = {}").format(sql.Literal(what)))
-    bench.database.execute("SELECT pg_reload_conf()")
-    with psycopg.connect(bench.servers.database_url, autocommit=True, application_name="bench") as other:
-        while other.execute("SHOW log_statement").fetchone() != (what,):
-            time.sleep(0.01)
+@contextlib.contextmanager
+def _logging(url: str) -> Iterator[None]:
+    """Also in sessions that are open: they hear of it before their next statement."""
+    with psycopg.connect(url, autocommit=True, application_name="bench") as connection:
+        for name, value in _LOGGED.items():
+            setting = sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
+            connection.execute(setting)
+        _reloaded(connection, url, "all")
+        try:
+            yield
+        finally:
+            for name in _LOGGED:
+                connection.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
+            _reloaded(connection, url, "none")
+
+
+def _reloaded(connection: psycopg.Connection, url: str, logged: str) -> None:
+    connection.execute("SELECT pg_reload_conf()")
+    # The server tells its sessions before it takes a new one.
+    while True:
+        with psycopg.connect(url, autocommit=True, application_name="bench") as other:
+            if other.execute("SHOW log_statement").fetchone() == (logged,):
+                return
+        time.sleep(0.01)
