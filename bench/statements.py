@@ -11,8 +11,9 @@ import pkgutil
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
+from typing import cast
 
 import psycopg
 from psycopg import sql
@@ -28,20 +29,44 @@ _SENT = re.compile(r"^(?:execute [^:]*|statement): (.*)$", re.DOTALL)
 _LOGGED = {"log_statement": "all", "log_line_prefix": "@%a@ ", "log_parameter_max_length": "0"}
 
 
+Counts = Counter[tuple[str, str]]
+"""By the connection's name and the statement's."""
+
+
 @contextlib.contextmanager
-def counted(servers: Embedded) -> Iterator[Counter[tuple[str, str]]]:
-    """Fill the counter, at the end, with (connection's name, statement's name) of what was sent meanwhile.
+def counted(servers: Embedded) -> Generator[Counts]:
+    """Fill the counter, at the end, with what was sent meanwhile."""
+    counts = Counts()
+    with counting(servers) as since:
+        yield counts
+        counts.update(since())
+
+
+@contextlib.contextmanager
+def counting(servers: Embedded) -> Generator[Callable[[], Counts]]:
+    """Called again and again, it tells what was sent since the last time.
 
     Only what connections of agentrun send is counted; their names begin with it.
     """
-    counts: Counter[tuple[str, str]] = Counter()
     log = servers.postgres.log
     with _logging(servers.database_url):
-        start = log.stat().st_size
-        yield counts
-        with log.open("rb") as file:
-            file.seek(start)
-            counts.update(_read(file.read().decode(errors="replace")))
+        at = log.stat().st_size
+
+        def since() -> Counts:
+            nonlocal at
+            with log.open("rb") as file:
+                file.seek(at)
+                said = file.read()
+            at += len(said)
+            return Counts(_read(said.decode(errors="replace")))
+
+        yield since
+
+
+def _members(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[object, object]", value).values()
+    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else [value]
 
 
 def _read(text: str) -> list[tuple[str, str]]:
@@ -72,13 +97,15 @@ def _known() -> dict[str, str]:
     known: dict[str, str] = {}
     for module in pkgutil.iter_modules(agentrun.store.__path__, "agentrun.store."):
         for value in vars(importlib.import_module(module.name)).values():
-            several = value.values() if isinstance(value, dict) else [value]
-            known |= {_shape(each.sql): each.name for each in several if isinstance(each, Statement)}
+            several = _members(value)
+            for each in several:
+                if isinstance(each, Statement):
+                    known |= {_shape(one.sql): one.name for one in (each, each.many) if one is not None}
     return known
 
 
 @contextlib.contextmanager
-def _logging(url: str) -> Iterator[None]:
+def _logging(url: str) -> Generator[None]:
     """Also in sessions that are open: they hear of it before their next statement."""
     with psycopg.connect(url, autocommit=True, application_name="bench") as connection:
         for name, value in _LOGGED.items():
