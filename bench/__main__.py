@@ -19,7 +19,7 @@ from bench.measure import Measurement, registry
 from bench.profile import WORKLOADS, profile
 from bench.report import save, show
 
-for _group in ("producers", "throughput", "latency", "guarantees", "crash", "waiting", "idle"):
+for _group in ("producers", "throughput", "latency", "guarantees", "crash", "waiting", "signals", "idle"):
     importlib.import_module(f"bench.{_group}")  # in the order of the table
 
 console = Console(stderr=True, highlight=False)

@@ -49,6 +49,12 @@ async def wait(ctx: Context, seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+@durable("bench.signal")
+async def signalled(ctx: Context, name: str) -> None:
+    await ctx.signal(name)
+    tick()
+
+
 @durable("bench.naps")
 async def naps(ctx: Context, count: int) -> None:
     for _ in range(count):
