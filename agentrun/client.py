@@ -69,7 +69,10 @@ class Client:
         self.settings.require_broker()
         self._strict = dispatch_failure == "fail"
         self._database = Database(
-            self.settings.require_database(), name="agentrun client", max_connections=self.settings.max_connections
+            self.settings.require_database(),
+            name="agentrun client",
+            max_connections=self.settings.max_connections,
+            direct_url=self.settings.direct_database_url,
         )
         self._publisher = CeleryPublisher(self.settings)
         self.hints = Hints(self.settings)

@@ -31,6 +31,9 @@ class Settings(BaseSettings):
     )
 
     database_url: str | None = None
+    direct_database_url: str | None = None
+    """The server itself, where `database_url` leads to a pooler: for what needs a session of its own."""
+
     broker_url: str | None = None
     namespace: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     imports: Annotated[tuple[str, ...], NoDecode] = ()
@@ -86,7 +89,7 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("database_url", "broker_url", "web_token", "stable_id", mode="before")
+    @field_validator("database_url", "direct_database_url", "broker_url", "web_token", "stable_id", "retention_days", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return value or None
