@@ -14,8 +14,12 @@ def _ours(name: str | None, kind: str, parents: object) -> bool:
     return kind != "schema" or name == SCHEMA
 
 
+def _of_settings(settings: Settings) -> str:
+    return settings.direct_database_url or settings.require_database()
+
+
 def run() -> None:
-    url = context.config.attributes.get("url") or Settings().require_database()
+    url = context.config.attributes.get("url") or _of_settings(Settings())
     with engine(url).begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('agentrun migrate'))"))
         connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))

@@ -166,7 +166,12 @@ class Process:
         settings = self._settings
         engine = Engine(
             settings,
-            Database(settings.require_database(), name="agentrun worker", max_connections=settings.max_connections),
+            Database(
+                settings.require_database(),
+                name="agentrun worker",
+                max_connections=settings.max_connections,
+                direct_url=settings.direct_database_url,
+            ),
             CeleryPublisher(settings),
             queues=self._queues,
             about=self._about,

@@ -71,11 +71,18 @@ def _schema(settings: Settings, database: Database) -> Iterator[Finding]:
         yield _error("schema", error)
         return
     now = moment(database, settings.namespace)
-    yield _ok("database", f"PostgreSQL {now.server}")
+    yield _server(now, settings, pooled=database.pooled)
     yield _ok("schema", f"revision {head()}")
     yield _clock(now)
     yield _sweep(now, settings)
     yield _workers(now)
+
+
+def _server(moment: Moment, settings: Settings, *, pooled: bool) -> Finding:
+    says = f"PostgreSQL {moment.server}{', through a pooler' if pooled else ''}"
+    if pooled and settings.stable_id is not None and settings.direct_database_url is None:
+        return _warning("database", f"{says}: AGENTRUN_STABLE_ID does nothing without AGENTRUN_DIRECT_DATABASE_URL")
+    return _ok("database", says)
 
 
 def _clock(moment: Moment) -> Finding:

@@ -64,7 +64,8 @@ def migrate(
     as_json: AsJson = False,
 ) -> None:
     """Bring the database's schema to the revision that this version needs. Safe to run from several places at once."""
-    url = found_settings().require_database()
+    settings = found_settings()
+    url = settings.direct_database_url or settings.require_database()
     before = schema.current(url)
     if before is not None and not yes and schema.leads_down(url, to):
         raise NotAllowed(

@@ -34,7 +34,7 @@ from agentrun.runtime.settling import Report
 from agentrun.runtime.taking import run_step
 from agentrun.runtime.threads import DaemonThreads
 from agentrun.settings import Settings
-from agentrun.store.connect import type_of_row
+from agentrun.store.connect import keeps_session, type_of_row
 from agentrun.store.database import Database
 from agentrun.store.heirs import HERE, INHERIT_RUNS, INHERIT_STEPS
 from agentrun.store.sweeping import PROCESS_GONE, PROCESS_SEEN
@@ -235,10 +235,11 @@ class Engine:
         self.loop.close()
 
     def _on_beat(self, connection: Connection[type_of_row], holds: int) -> None:
-        if self.settings.stable_id is not None:
-            self._be_here(connection)
+        named = self.settings.stable_id is not None and self._be_here(connection)
         params = presence(self.settings, self.registry, self.queues, self.about) | {
             "process_id": self.id,
+            # A row that names it without the lock would be a dead process's.
+            "stable_id": self.settings.stable_id if named else None,
             "by": self.owner(Segment.WORKER),
             "holds": holds,
             "draining": self.draining,
@@ -249,14 +250,25 @@ class Engine:
         seconds = time.monotonic() - self._since if age is None else float(age)
         if self._sweep is not None and seconds > 3 * self.settings.sweep_seconds:
             self._sweep("no sweep for a while; this worker does one (is `celery -A tasks beat` running?)")
-        if self.settings.stable_id is not None and time.monotonic() - self._since < self.settings.lease_seconds:
+        if named and time.monotonic() - self._since < self.settings.lease_seconds:
             self._inherit(connection, params)
 
-    def _be_here(self, connection: Connection[type_of_row]) -> None:
-        """Before the row says that this process is here, its lock is held: a row without the lock is a dead one's."""
+    def _be_here(self, connection: Connection[type_of_row]) -> bool:
+        """Before the row says that this process is here, its lock is held: a row without the lock is a dead one's.
+
+        False through a pooler: which of its connections held the lock, and how long it lives, says nothing of us.
+        """
+        held = keeps_session(connection)
         if self._here is not connection:
-            connection.execute(HERE.sql, {"process_name": str(self.id)})
+            if held:
+                connection.execute(HERE.sql, {"process_name": str(self.id)})
+            else:
+                log.warning(
+                    "AGENTRUN_STABLE_ID does nothing through a pooler: what this process holds when it dies is left to "
+                    "its leases, unless AGENTRUN_DIRECT_DATABASE_URL names the server itself"
+                )
             self._here = connection
+        return held
 
     def _inherit(self, connection: Connection[type_of_row], params: Mapping[str, Any]) -> None:
         """Take back at once what a process of the same stable id held that died; later, its leases are over."""

@@ -36,7 +36,9 @@ async def connect_async(url: str, *, name: str) -> AsyncConnection[type_of_row]:
     connection = await AsyncConnection[type_of_row].connect(
         conninfo(url, name=name), autocommit=True, row_factory=dict_row
     )
-    adapt(connection)
+    _load_texts(connection)
+    if await (await connection.execute(_THROUGH_A_POOLER, [connection.info.backend_pid])).fetchone():
+        connection.prepare_threshold = None
     return connection
 
 
@@ -45,7 +47,27 @@ def conninfo(url: str, *, name: str) -> str:
     return make_conninfo(plain(url), application_name=name, **_KEEPALIVE)
 
 
-def adapt(connection: Connection[Any] | AsyncConnection[Any]) -> None:
+def adapt(connection: Connection[Any]) -> None:
+    """Make a new connection one of ours, in autocommit.
+
+    A pooler gives every transaction another session of the server, so nothing is prepared through it: the next
+    transaction would not find it, or find another client's. A pooler shows by answering for a session that is not the
+    one which it has told of.
+    """
+    _load_texts(connection)
+    if connection.execute(_THROUGH_A_POOLER, [connection.info.backend_pid]).fetchone():
+        connection.prepare_threshold = None
+
+
+def keeps_session(connection: Connection[Any]) -> bool:
+    """Whether all transactions have the same session of the server: what a LISTEN and a session's lock need."""
+    return connection.prepare_threshold is not None
+
+
+_THROUGH_A_POOLER = "SELECT WHERE pg_backend_pid() != %s"
+
+
+def _load_texts(connection: Connection[Any] | AsyncConnection[Any]) -> None:
     """Stored JSON comes back as its text: pydantic reads it straight into types, and nothing is parsed twice."""
     connection.adapters.register_loader("json", TextLoader)
 

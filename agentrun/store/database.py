@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from agentrun.core.errors import ConfigurationError
-from agentrun.store.connect import adapt, broke, connect, conninfo, type_of_row
+from agentrun.store.connect import adapt, broke, connect, conninfo, keeps_session, type_of_row
 from agentrun.store.sql import Statement
 from agentrun.store.troubles import explained
 
@@ -28,8 +28,11 @@ RECONNECT_SECONDS = 10.0
 class Database:
     """One database, safe to use from any thread and after a fork (every process opens a pool of its own)."""
 
-    def __init__(self, url: str, *, name: str = "agentrun", max_connections: int = 8) -> None:
-        self.url, self._name, self._max = url, name, max_connections
+    def __init__(
+        self, url: str, *, name: str = "agentrun", max_connections: int = 8, direct_url: str | None = None
+    ) -> None:
+        """`direct_url` leads to the server itself where `url` leads to a pooler."""
+        self.url, self._direct_url, self._name, self._max = url, direct_url, name, max_connections
         self._pools: dict[int, ConnectionPool[Connection[type_of_row]]] = {}
         self._lock = threading.Lock()
 
@@ -101,9 +104,15 @@ class Database:
                     raise
                 unsure = True
 
+    @property
+    def pooled(self) -> bool:
+        """Whether a pooler is in between, so that each transaction may have another session of the server."""
+        with self.connection() as connection:
+            return not keeps_session(connection)
+
     def dedicated(self, name: str) -> Connection[type_of_row]:
-        """A connection of the caller's own, outside the pool (heartbeat, notifications)."""
-        return connect(self.url, name=name)
+        """A connection of the caller's own, outside the pool (heartbeat, notifications); past a pooler, if possible."""
+        return connect(self._direct_url or self.url, name=name)
 
     def close(self) -> None:
         """Close this process's pool."""

@@ -17,6 +17,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from agentrun.core.wake import Publisher, Wake
+from agentrun.store.connect import keeps_session
 from agentrun.store.database import Database
 
 log = logging.getLogger("agentrun.store")
@@ -30,13 +31,13 @@ class Relay:
         self._channel = f"agentrun_{uuid.uuid4().hex}"
         self._lock = threading.Lock()
         self._listening = threading.Event()
-        self._closing = False
+        self._closing = self._deaf = False
         self._thread: threading.Thread | None = None
 
     def announcing(self, wake: Wake) -> Mapping[str, str]:
         """The notification to write in the caller's transaction. Returns once somebody listens for it."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
+            if not self._deaf and (self._thread is None or not self._thread.is_alive()):
                 self._listening.clear()
                 self._thread = threading.Thread(target=self._serve, name="agentrun relay", daemon=True)
                 self._thread.start()
@@ -51,7 +52,7 @@ class Relay:
             self._thread.join(2)
 
     def _serve(self) -> None:
-        while not self._closing:
+        while not self._closing and not self._deaf:
             try:
                 self._listen()
             except psycopg.Error as error:
@@ -61,6 +62,14 @@ class Relay:
 
     def _listen(self) -> None:
         with self._database.dedicated("agentrun relay") as connection:
+            if not keeps_session(connection):
+                log.warning(
+                    "commits cannot be listened for through a pooler; the sweep wakes their runs, "
+                    "unless AGENTRUN_DIRECT_DATABASE_URL names the server itself"
+                )
+                self._deaf = True
+                self._listening.set()
+                return
             connection.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
             self._listening.set()
             while not self._closing:

@@ -62,8 +62,9 @@ def require_head(url: str) -> None:
 
 
 def engine(url: str) -> Engine:
-    """A SQLAlchemy engine without a pool, for migrations."""
-    return create_engine(plain(url).replace("postgresql://", "postgresql+psycopg://", 1), poolclass=NullPool)
+    """A SQLAlchemy engine without a pool, for migrations. It prepares nothing, so that a pooler may be in between."""
+    driver = plain(url).replace("postgresql://", "postgresql+psycopg://", 1)
+    return create_engine(driver, poolclass=NullPool, connect_args={"prepare_threshold": None})
 
 
 def _scripts(url: str) -> ScriptDirectory:
