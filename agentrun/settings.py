@@ -89,7 +89,7 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("database_url", "direct_database_url", "broker_url", "web_token", "stable_id", "retention_days", mode="before")
+    @field_validator("database_url", "direct_database_url", "broker_url", "web_token", "stable_id", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return value or None
