@@ -64,7 +64,7 @@ def keeps_session(connection: Connection[Any]) -> bool:
     return connection.prepare_threshold is not None
 
 
-_THROUGH_A_POOLER = "SELECT WHERE pg_backend_pid() != %s"
+_THROUGH_A_POOLER = "SELECT 1 AS other WHERE pg_backend_pid() != %s"
 
 
 def _load_texts(connection: Connection[Any] | AsyncConnection[Any]) -> None:

@@ -183,7 +183,9 @@ def make_engine(settings: Settings, kinds: Registry, publisher: RecordingPublish
         def make(
             *, settings: Settings = default_settings, publisher: Publisher = default_publisher, **options: Any
         ) -> Engine:
-            database = Database(settings.require_database(), name="agentrun engine")
+            database = Database(
+                settings.require_database(), name="agentrun engine", direct_url=settings.direct_database_url
+            )
             undo.callback(database.close)
             engine = Engine(settings, database, publisher, kinds=kinds, **options)
             undo.callback(lambda: engine.loop.is_closed() or engine.close())
