@@ -34,7 +34,7 @@ from agentrun.core.errors import (
     WriteWithoutLease,
 )
 from agentrun.core.failures import classifies as classify_as
-from agentrun.core.records import Event, Redispatched, Run, Step, TakenStep, Usage
+from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep, Usage
 from agentrun.core.words import Effect, EventType, FailureClass, Outcome, Reason, Status
 from agentrun.runtime.childverbs import Child
 from agentrun.runtime.context import Context, SyncContext
@@ -85,6 +85,7 @@ __all__ = [
     "NotAppliedYet",
     "NotFound",
     "Outcome",
+    "Purged",
     "Reason",
     "Redispatched",
     "Retries",

@@ -13,7 +13,7 @@ from uuid import UUID
 from agentrun.broker.waiting import wait_for_end_async
 from agentrun.client import Client, RunId, as_uuid, result_of, seconds_of
 from agentrun.core.actors import Actor
-from agentrun.core.records import Event, Redispatched, Run, Step, TakenStep
+from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep
 from agentrun.runtime.commands import Wishes
 from agentrun.store.borrowed import enqueue_in_async
 
@@ -138,6 +138,10 @@ class AsyncClient:
     async def resolve(self, run_id: RunId, *, applied: bool, **answer: Any) -> Run:
         """As Client.resolve."""
         return await self._call(functools.partial(self._client.resolve, run_id, applied=applied, **answer))
+
+    async def purge(self, *, older_than: float | timedelta, **wishes: Any) -> Purged:
+        """As Client.purge; `told` is called in a thread."""
+        return await self._call(functools.partial(self._client.purge, older_than=older_than, **wishes))
 
     async def drain(self, *, within: float | None = None) -> bool:
         """As Client.drain."""

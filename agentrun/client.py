@@ -18,7 +18,7 @@ from agentrun.broker import CeleryPublisher, Hints
 from agentrun.broker.waiting import wait_for_end
 from agentrun.core.actors import Actor
 from agentrun.core.errors import InvalidRequest, NotAllowed, RunFailed
-from agentrun.core.records import Event, Redispatched, Run, Step, TakenStep
+from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep
 from agentrun.core.wake import Wake
 from agentrun.core.words import Outcome, Segment, Status
 from agentrun.runtime.answers import Answers
@@ -29,6 +29,7 @@ from agentrun.runtime.external import External
 from agentrun.runtime.interactive import Interactive, awaited, refuse_draining
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.operators import Operators
+from agentrun.runtime.purging import BATCH, purge
 from agentrun.runtime.segment import run_segment
 from agentrun.runtime.settling import Report
 from agentrun.settings import Settings
@@ -399,6 +400,29 @@ class Client:
     def heartbeat_step(self, token: str, progress: Any = None) -> bool:
         """Say that somebody works on a taken step, and how far. False: its run is over, so stop. Raises as above."""
         return self.external.heartbeat(token, progress)
+
+    def purge(
+        self,
+        *,
+        older_than: float | timedelta,
+        status: Status | str | Sequence[Status | str] | None = None,
+        kind: str | None = None,
+        dead: bool = False,
+        dry_run: bool = False,
+        batch: int = BATCH,
+        told: Callable[[Purged], object] = lambda _: None,
+    ) -> Purged:
+        """Remove runs that ended longer ago than `older_than` (seconds or a timedelta), and all that is stored of them.
+
+        `status` (final ones) and `kind` choose among them. Kept are dead letters and interrupted writes unless `dead`,
+        runs whose children are open, and the children of runs that are open or have failed. Idempotency keys of runs
+        that went are free again. In transactions of at most `batch` runs, with pauses; `told` hears after each what
+        went so far. With `dry_run` they are only counted. Raises InvalidRequest, and Forbidden for an actor.
+        """
+        return purge(
+            self._database, self.settings, actor=self.commands.actor, older_than=older_than, status=status, kind=kind,
+            dead=dead, dry_run=dry_run, batch=batch, told=told,
+        )  # fmt: skip
 
     def set_budget(
         self,

@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     web_token: SecretStr | None = None
     """What a program sends to `agentrun web` to list and take external steps. Without it, nobody can there."""
 
+    retention_days: Annotated[float, Field(gt=0, le=36_500)] | None = None
+    """How long finished runs are kept before the sweep removes them, batch by batch; unset: for ever."""
+
     record_arguments: bool = False
     """Keep the arguments of writes in full, not only their digest."""
 
@@ -89,7 +92,9 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("database_url", "direct_database_url", "broker_url", "web_token", "stable_id", mode="before")
+    @field_validator(
+        "database_url", "direct_database_url", "broker_url", "web_token", "stable_id", "retention_days", mode="before"
+    )
     @classmethod
     def _empty_is_unset(cls, value: object) -> object:
         return value or None

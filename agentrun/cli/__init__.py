@@ -11,7 +11,20 @@ from typing import Annotated
 
 import typer
 
-from agentrun.cli import answering, doctor, enqueue, reading, replay, serving, steering, stepping, up, upkeep, workers
+from agentrun.cli import (
+    answering,
+    doctor,
+    enqueue,
+    purging,
+    reading,
+    replay,
+    serving,
+    steering,
+    stepping,
+    up,
+    upkeep,
+    workers,
+)
 from agentrun.cli.base import Commands
 
 app = typer.Typer(
@@ -22,7 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Durable runs for LLM agents and long functions, on Celery, Redis and PostgreSQL.",
 )
-for part in (up, enqueue, reading, replay, answering, steering, stepping, serving, upkeep, doctor, workers):
+for part in (up, enqueue, reading, replay, answering, steering, stepping, serving, upkeep, purging, doctor, workers):
     app.add_typer(part.group)
 
 

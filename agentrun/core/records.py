@@ -129,3 +129,16 @@ class Redispatched:
     run_id: UUID
     sent: int
     left: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What a purge has removed: runs, and the steps and events that were stored of them. With `dry_run`, only how many
+    runs would go: steps and events are not counted then."""
+
+    runs: int = 0
+    steps: int = 0
+    events: int = 0
+
+    def __add__(self, other: Purged) -> Purged:
+        return Purged(self.runs + other.runs, self.steps + other.steps, self.events + other.events)

@@ -142,9 +142,9 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 run`, `3 runs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """`1 run`, `3 runs`; `several` is the plural of a noun that does not just get an s."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def counted_is(number: int, noun: str) -> str:

@@ -20,6 +20,7 @@ from agentrun.runtime.kinds import registry
 from agentrun.runtime.luck import luck
 from agentrun.runtime.operators import Operators
 from agentrun.runtime.pager import page
+from agentrun.runtime.purging import retain
 from agentrun.runtime.redispatch import Redispatch
 from agentrun.runtime.settling import facts_of, named_writes, woken_parents
 from agentrun.settings import Settings
@@ -57,6 +58,7 @@ class Found:
     redispatched: int = 0
     steps_retried: int = 0
     steps_given_up: int = 0
+    purged: int = 0
 
 
 class Sweep:
@@ -81,6 +83,7 @@ class Sweep:
         self._heal_steps()
         self._wake_due()
         self._tell()
+        self.found.purged = retain(self._database, self._settings, by=self._by)
         params = self._scope | {"name": "sweep", "by": self._by, "found": json.dumps(asdict(self.found))}
         self._database.rows(sweeping.SWEPT, params)
         if any(asdict(self.found).values()):

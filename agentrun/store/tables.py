@@ -254,6 +254,7 @@ Index("signals_buffered", signals.c.run_id, signals.c.name, signals.c.id,
       postgresql_where=text("taken_by_step IS NULL"))  # fmt: skip
 Index("signals_expiring", signals.c.expires_at,
       postgresql_where=text("taken_by_step IS NULL AND expires_at IS NOT NULL"))  # fmt: skip
+Index("signals_of_run", signals.c.run_id)
 
 processes = Table(
     "processes",
@@ -356,3 +357,4 @@ spend = Table(
     Column("cost", Numeric(18, 8), nullable=False, server_default=text("0")),
     Column("model_calls", BigInteger, nullable=False, server_default=text("0")),
 )
+Index("spend_of_run", spend.c.run_id)

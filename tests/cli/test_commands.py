@@ -215,6 +215,16 @@ def test_migrate_brings_an_empty_database_up_and_down_again(cli: Cli, empty_data
     assert cli("migrate", "--to", "base", "--yes", "--json", env=env).json == {"from": head(), "to": None}
 
 
+def test_purge_counts_first_and_then_removes(cli: Cli, client: Client, ended: Ended) -> None:
+    run_id = ended("greet", "bob")
+    assert cli("purge", "--older-than", "1d").out == "0 runs removed, with 0 steps and 0 events\n"
+    assert cli("purge", "--older-than", "0", "--dry-run", "--json").json == {"dry_run": True, "runs": 1}
+    assert client.status(run_id).status is Status.COMPLETED
+    assert cli("purge", "--older-than", "0", "--status", "failed", "--json").json["runs"] == 0
+    assert cli("purge", "--older-than", "0", "--status", "completed,failed").out.startswith("1 run removed, with ")
+    assert client.list() == []
+
+
 def test_sweep_makes_one_pass_now(cli: Cli, client: Client) -> None:
     assert cli("sweep").out == "nothing to do\n"
     run_id = client.enqueue("greet", "x", deadline=0)

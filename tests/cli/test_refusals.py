@@ -37,6 +37,8 @@ def refused(cli: Cli, code: int, *arguments: str, says: str, env: dict[str, str 
         (["list", "--status", "sleeping"], "sleeping"),
         (["resolve", "x"], "say --applied"),
         (["resolve", "x", "--not-applied", "--result", "1"], "or --not-applied"),
+        (["purge"], "Missing option"),
+        (["purge", "--older-than", "1d", "--status", "failed,running"], "not running"),
         (["shwo", "x"], "No such command"),
         (["list", "--no-such-option"], "No such option"),
     ],

@@ -17,10 +17,12 @@ from agentrun.store.sql import Statement
 
 MODULES = (
     "transitions", "journal", "births", "sweeping", "waits", "signals", "starting", "remote", "episodes", "notices",
-    "heirs",
+    "heirs", "purge",
 )  # fmt: skip
 READS = ("waits", "signals", "starting", "episodes")
 """Modules whose reads are left out: they only choose candidates."""
+COUNTS = ("purgeable",)
+"""Reads with the very conditions of a statement that writes."""
 _STARTS = re.compile(r"\b(?:WHERE|ON(?! CONFLICT))\s+")
 _ENDS = re.compile(
     r"\s+(?:RETURNING|ORDER BY|LIMIT|FOR NO KEY UPDATE|FOR UPDATE|ON CONFLICT|DO UPDATE|DO NOTHING|UNION|WHERE"
@@ -53,7 +55,7 @@ def statements() -> dict[str, Statement]:
             here = [one for one in here if isinstance(one, Statement)]
             here += [one.many for one in here if one.many is not None]
             found |= {one.name: one for one in here if module not in READS or not one.sql.startswith("SELECT")}
-    return found
+    return {name: one for name, one in found.items() if name not in COUNTS}
 
 
 def conditions(statement: Statement) -> list[Condition]:
@@ -72,7 +74,8 @@ def short(text: str) -> str:
     text = re.sub(r"%\((\w+)\)s(::[A-Z\[\]]+( WITH TIME ZONE)?)?", r":\1", " ".join(text.split())).replace(
         "agentrun.", ""
     )
-    return re.sub(r"CAST\((:\w+) AS [A-Z ]+\)", r"\1", text)
+    text = re.sub(r"CAST\((:\w+) AS [A-Z ]+\)", r"\1", text)
+    return re.sub(r"\((\w+\.\w+) \|\| ''\)", r"\1", text)  # a column beside a key: see `beside_key`
 
 
 @contextmanager
@@ -119,7 +122,7 @@ def _conjuncts(sql: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _within(sql: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    if sql[start] == "(" and sql[end - 1] == ")":
+    if sql[start] == "(" and _end_of(sql, start + 1) == end - 1:
         yield from _conjuncts(sql, start + 1, end - 1)
     else:
         yield start, end

@@ -15,6 +15,7 @@ from tests.guards import (
     cases_moves,
     cases_notices,
     cases_people,
+    cases_purge,
     cases_reads,
     cases_remote,
     cases_steps,
@@ -31,6 +32,7 @@ __all__ = [
     "cases_moves",
     "cases_notices",
     "cases_people",
+    "cases_purge",
     "cases_reads",
     "cases_remote",
     "cases_steps",
@@ -54,6 +56,9 @@ ONLY_STARTED = "a later condition asks for a started step in any case"
 SUBJECTS_DIFFER = "the subjects of two occasions never look alike"
 SPARES_LOCKS = "it spares the locks of runs of which nothing is put aside"
 ALL_IN_QUESTION = "a step that was not looked at would be put aside with good reason as well"
+LONG_AGO = "now() - CAST(:older_than AS DOUBLE PRECISION) * CAST('1 second' AS INTERVAL)"
+BORN_BEFORE = "what has ended by then was born by then; it bounds what is looked at"
+OF_ITS_NAMESPACE = "children are of their parent's namespace; its index begins with it"
 ASKED_TWICE = "it is asked when steps are looked for, and again of what is put aside"
 NO_GUARD = {
     "reap_requeue: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
@@ -78,6 +83,8 @@ NO_GUARD = {
     "take_signal: signals.run_id = held.id": "the signal is of this run and of the run that is held",
     "take_signal: signals.taken_by_step IS NULL (2)": "who holds the run is alone in taking its signals",
     "take_signal: waits.status = 'open'": "a step that has its answer has taken no signal in the first place",
+    f"purge: runs.created_at < {LONG_AGO}": BORN_BEFORE,
+    "purge: child.namespace = :namespace": OF_ITS_NAMESPACE,
     **{f"{name}: runs.id IN (SELECT those.run_id FROM those)": SPARES_LOCKS for name in cases_remote.SHELVES},
     **{f"{name}: steps.run_id = those.run_id": ALL_IN_QUESTION for name in cases_remote.SHELVES},
     **{

@@ -137,8 +137,8 @@ class Scene:
 
 
 def _said_yes(row: dict[str, Any]) -> bool:
-    """A fence answers with the step's key, a heartbeat with `renewed`; everything else by having a row."""
-    return bool(row.get("renewed", row.get("key", True)))
+    """A fence answers with the step's key, a heartbeat with `renewed`, a purge by how much went; all else by a row."""
+    return bool(row.get("renewed", row.get("key", row.get("purged", True))))
 
 
 Play = Callable[[Scene], None]

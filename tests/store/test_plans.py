@@ -18,7 +18,7 @@ from psycopg import sql
 
 from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
-from agentrun.store import reads, sweeping, transitions
+from agentrun.store import purge, reads, sweeping, transitions
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.testing import RecordingPublisher
@@ -27,6 +27,10 @@ from agentrun.testing.servers import Servers
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FINISHED, QUEUED, RUNNING, QUEUE = 1_000_000, 100_000, 1_000, "agentrun"
+HISTORY = {
+    "namespace": "default", "older_than": 0.0, "statuses": ["completed", "failed"], "kind": None, "dead": False,
+    "limit": 100, "after_at": None, "after_id": None,
+}  # fmt: skip
 
 # Indexes are built several times faster than they are filled row by row.
 FILL = """
@@ -51,6 +55,7 @@ SELECT ('2' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k', 'running', '1', 
 FROM generate_series(1, {running}) AS n;
 INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, started_seq)
 SELECT id, '#1', 'write', 'pay', 'non_idempotent_write', 'started', 1, 1 FROM agentrun.runs WHERE status = 'running';
+INSERT INTO agentrun.moves (run_id, type, epoch) SELECT id, 'claimed', 1 FROM agentrun.runs WHERE status = 'running';
 ALTER TABLE agentrun.runs ADD CONSTRAINT runs_pkey PRIMARY KEY (id);
 CREATE INDEX runs_created ON agentrun.runs (namespace, created_at, id);
 COMMIT;
@@ -67,6 +72,8 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     (reads.FACTS, {"epoch": 1}, {"runs_pkey", "steps_in_flight"}, 20),
     (transitions.CLAIM_RUN, {"namespace": "default", "kinds": ["k"], "data": "{}"}, {"runs_pkey"}, 100),
     (transitions.RENEW_ALL, {"epochs": [1]}, {"runs_pkey"}, 100),
+    (purge.PURGEABLE, HISTORY, {"runs_created", "runs_pkey"}, 1_000),
+    (purge.PURGE, HISTORY, {"runs_created", "runs_pkey", "steps_pkey", "moves_pkey", "spend_of_run"}, 2_000),
 ]
 """Statement, parameters, the indexes that it must use, and how many pages it may touch."""
 
