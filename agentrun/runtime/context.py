@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
-from inspect import CO_COROUTINE
-from types import FunctionType
-from typing import Any, Literal, ParamSpec, TypeVar, cast, get_type_hints, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from pydantic import TypeAdapter
-from pydantic_core import to_json
-
-from agentrun.core.codec import decode, encode
 from agentrun.core.errors import BodyError, WriteWithoutLease
 from agentrun.core.words import Effect, StepKind
-from agentrun.runtime.effects import UNDECLARED, declared
+from agentrun.runtime.effects import UNDECLARED
+from agentrun.runtime.functions import Described, arguments_of, described
 from agentrun.runtime.gathering import gathered, leaving_what_waits
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import ONCE, Retries, as_retries
@@ -140,12 +133,10 @@ class Context(RemoteVerbs, WaitingVerbs):
         Raises StepFailed where the function raised and its retries are spent; BodyError for a declared write
         (`ctx.write` fences it) and inside another step.
         """
-        declaration = declared(function)
-        if declaration is not None and declaration.effect is Effect.NON_IDEMPOTENT_WRITE:
-            raise BodyError(
-                f"`{_name(function)}` is declared as a non-idempotent write; use ctx.write, which fences it"
-            )
-        return self._perform(StepKind.STEP, function, args, kwargs, Effect.READ_ONLY)
+        known = described(function)
+        if known.declared is not None and known.declared.effect is Effect.NON_IDEMPOTENT_WRITE:
+            raise BodyError(f"`{known.name}` is declared as a non-idempotent write; use ctx.write, which fences it")
+        return self._perform(StepKind.STEP, known, function, args, kwargs)
 
     def write(
         self, function: Callable[..., Any], *args: Any, effect: Effect | None = None, **kwargs: Any
@@ -157,9 +148,17 @@ class Context(RemoteVerbs, WaitingVerbs):
         error of an idempotent write; any other error of a non-idempotent write ends the run as a crash would, because
         nobody knows whether it happened.
         """
-        declaration = declared(function) or UNDECLARED
+        known = described(function)
+        declaration = known.declared or UNDECLARED
         return self._perform(
-            StepKind.WRITE, function, args, kwargs, effect or declaration.effect, reconcile=declaration.reconcile
+            StepKind.WRITE,
+            known,
+            function,
+            args,
+            kwargs,
+            effect=effect or declaration.effect,
+            reconcile=declaration.reconcile,
+            arguments=functools.partial(arguments_of, args, kwargs),
         )
 
     def transaction(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T]:
@@ -169,15 +168,15 @@ class Context(RemoteVerbs, WaitingVerbs):
         together with the step. The function is a plain one and runs in a thread; what it raises rolls everything back
         and comes as StepFailed. For writes to other systems, `write` is the verb.
         """
-        encode_result, decode_result = _codec(function)
+        known = described(function)
         spec = StepSpec(
             key=key_for(self._wishes.key),
             kind=StepKind.WRITE,
-            name=self._wishes.name or _name(function),
+            name=self._wishes.name or known.name,
             effect=Effect.READ_ONLY,
             call=_unused,
-            encode=encode_result,
-            decode=decode_result,
+            encode=known.encode,
+            decode=known.decode,
             retries=self._wishes.retries,
         )
 
@@ -202,40 +201,36 @@ class Context(RemoteVerbs, WaitingVerbs):
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """The time, recorded at the first pass: the same at every replay."""
-        return self._perform(StepKind.STEP, _utc_now, (), {}, Effect.READ_ONLY)
+        return self._perform(StepKind.STEP, described(_utc_now), _utc_now, (), {})
 
     def _perform(
         self,
         kind: StepKind,
+        known: Described,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        effect: Effect,
         *,
+        effect: Effect = Effect.READ_ONLY,
         reconcile: Callable[..., Any] | None = None,
+        arguments: Callable[[], str] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        encode_result, decode_result = _codec(function)
+        wishes = self._wishes
+        called = function if known.is_async else functools.partial(in_thread, self._threads, function)
         spec = StepSpec(
-            key=key_for(self._wishes.key),
+            key=key_for(wishes.key),
             kind=kind,
-            name=self._wishes.name or _name(function),
+            name=wishes.name or known.name,
             effect=effect,
-            call=self._callable(function, args, kwargs),
-            encode=encode_result,
-            decode=decode_result,
-            arguments=functools.partial(_arguments, args, kwargs),
-            retries=self._wishes.retries,
-            timeout=self._wishes.timeout,
+            call=functools.partial(called, *args, **kwargs),
+            encode=known.encode,
+            decode=known.decode,
+            arguments=arguments,
+            retries=wishes.retries,
+            timeout=wishes.timeout,
             reconcile=reconcile,
         )
-        return self.perform(spec)
-
-    def _callable(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Callable[[], Awaitable[Any]]:
-        if (type(function) is FunctionType and function.__code__.co_flags & CO_COROUTINE) or _is_async(function):
-            return functools.partial(function, *args, **kwargs)
-        return functools.partial(in_thread, self._threads, function, *args, **kwargs)
+        return self._steps.perform(spec)
 
 
 class SyncContext:
@@ -325,43 +320,6 @@ class SyncContext:
 
 async def _unused() -> None:
     """Replaced by the transaction itself."""
-
-
-def _name(function: Callable[..., Any]) -> str:
-    if isinstance(function, functools.partial):
-        return _name(cast("Callable[..., Any]", function.func))
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _codec(function: Callable[..., Any]) -> tuple[Callable[[Any], str], Callable[[str], Any]]:
-    """How results of `function` are stored and read back: by its return annotation, else as plain JSON."""
-    adapter = _adapter(function) if getattr(function, "__hash__", None) else None
-    if adapter is None:
-        return functools.partial(encode, what="it"), decode
-    return functools.partial(_dump, adapter), adapter.validate_json
-
-
-@lru_cache(maxsize=4096)
-def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    try:
-        hint = get_type_hints(function).get("return", Any)
-        return None if hint is Any else TypeAdapter(type(None) if hint is None else hint)
-    except Exception:
-        # Annotations that cannot be read or that pydantic does not know: the result is stored as plain JSON.
-        return None
-
-
-def _dump(adapter: TypeAdapter[Any], value: Any) -> str:
-    return adapter.dump_json(value, warnings="error").decode()
-
-
-def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The arguments as JSON, for their digest. What has no JSON stands as its type."""
-    return to_json([args, kwargs], fallback=lambda value: f"<{type(value).__name__}>", inf_nan_mode="strings").decode()
 
 
 def _utc_now() -> datetime:

@@ -9,11 +9,12 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any, Protocol
+from types import CoroutineType
+from typing import Any, Protocol, cast
 
 from agentrun.core.codec import digest, within
 from agentrun.core.errors import (
@@ -108,7 +109,7 @@ class Steps:
                 raise recorded_failure(spec, there)
         if spec.kind is StepKind.MODEL:
             await self.may_spend()
-        same = self.in_flight.get(spec.key)
+        same = self.in_flight.get(spec.key) if self.in_flight else None
         if same is None:
             return await self._once(spec, there)
         # The same call dispatched twice (one key): one effect, one result.
@@ -142,6 +143,8 @@ class Steps:
 
     async def _once(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
         self.executed += 1
+        if spec.kind is StepKind.STEP and spec.effect is Effect.READ_ONLY and _by_position(spec.key):
+            return await self._read(spec, there)
         if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE):
             return await self._inline(spec, there)
         task = detached(self._write(spec, there) if spec.effect.is_write else self._read(spec, there))
@@ -230,7 +233,8 @@ class Steps:
         spent: Spent | None = None,
     ) -> None:
         statement = journal.RECORD if spent is None else journal.RECORD_WITH_USAGE
-        params = self._named(spec, attempt) | ended_with(status, result, error, spent)
+        params = self._named(spec, attempt)
+        params.update(ended_with(status, result, error, spent))
         if not await self._written(statement, params, status):
             raise await self._refused()
         self._remember(spec, params)
@@ -315,7 +319,7 @@ class Steps:
 
     def _remember(self, spec: StepSpec, ended: Mapping[str, Any]) -> None:
         """Whoever asks for the same key again in this segment gets what a replay would get. Positions never repeat."""
-        if "/" in spec.key or not spec.key.startswith("#"):
+        if not _by_position(spec.key):
             self.recorded[spec.key] = ended
 
     async def _reconciled(self, spec: StepSpec, there: Mapping[str, Any]) -> tuple[Any] | None:
@@ -389,6 +393,8 @@ class Steps:
         inside, outside = CURRENT.set(step), BRANCH.set(None)
         try:
             answer = call()
+            if type(answer) is CoroutineType:  # nearly always; to ask whether it is awaitable takes longer
+                return await cast("Awaitable[Any]", answer)
             return await answer if inspect.isawaitable(answer) else answer
         except (SystemExit, KeyboardInterrupt) as error:
             # On their way further up they would end the event loop, and every other run's segment with it.
@@ -441,3 +447,8 @@ class Steps:
             rows = await self.writer.write(Write(HELD, self._guard("")))
             self.lease.stop(Cancelled() if rows and rows[0]["cancel_requested"] else LeaseLost())
         return Cancelled() if isinstance(self.lease.stopped, Cancelled) else LeaseLost()
+
+
+def _by_position(key: str) -> bool:
+    """Whether the key is a position in a branch: no other step of the segment has it."""
+    return key[0] == "#" and "/" not in key

@@ -32,9 +32,12 @@ class Spent:
     cost: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepSpec:
-    """One step that a body asks for. `arguments` gives JSON text and is only asked for writes."""
+    """One step that a body asks for. `arguments` gives JSON text and is only asked for writes.
+
+    Nothing changes it; to have it frozen would take three times as long to make.
+    """
 
     key: str
     kind: StepKind

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import itemgetter
+from typing import Any, cast
 from uuid import UUID
 
 import psycopg
@@ -27,8 +28,11 @@ log = logging.getLogger("agentrun.store")
 LARGEST_BATCH = 256
 """Writes in one transaction: enough to fill the pipeline, few enough that a commit stays short."""
 
-LARGEST_ROW = 100_000
-"""Characters of a parameter that may go among many rows in one statement."""
+SMALLEST_HALF = 16
+"""Writes that are worth a transaction of their own, for the sake of computing meanwhile."""
+
+LARGEST_TOGETHER, LARGEST_ROW = 1_000_000, 100_000
+"""Characters of the rows of one statement; where they are more, those with a parameter of so many go alone."""
 
 LONGEST_PAUSE = 1.0
 """Seconds between attempts to reach the database."""
@@ -75,6 +79,7 @@ class Writer:
         self._connection: AsyncConnection[type_of_row] | None = None
         self._task: asyncio.Task[None] | None = None
         self._sent: Sequence[Write] = ()
+        self._committed: Sequence[tuple[Write, Rows]] = ()
         self.batches = 0
         self.writes = 0
 
@@ -117,27 +122,59 @@ class Writer:
                 if self._sent:
                     await self._commit(self._sent)
                 self._sent = ()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Answer the batch that has committed. Where others wait, once theirs is sent: then PostgreSQL works on the one
+        half while the runs of the other compute."""
+        told, self._committed = self._committed, ()
+        for write, rows in told:
+            write.answer(rows)
 
     def _take(self) -> list[Write]:
-        batch, self._waiting = self._waiting[:LARGEST_BATCH], self._waiting[LARGEST_BATCH:]
+        half = -(-(len(self._waiting) + len(self._committed)) // 2)
+        size = min(max(half, SMALLEST_HALF), LARGEST_BATCH)
+        batch, self._waiting = self._waiting[:size], self._waiting[size:]
         # Locks are taken in the order of run ids, as everywhere else: two batches cannot deadlock.
         batch.sort(key=lambda write: write.run_id)
         return [write for write in batch if not write.done.done()]
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         try:
-            answers = await _pipelined(await self._connected(), batch)
+            answers = await self._pipelined(await self._connected(), batch)
         except Exception as error:
+            self._tell()
             log.debug("a batch of %d writes goes one by one after %s", len(batch), type(error).__name__)
             # What psycopg believes of a connection with a broken pipeline (prepared statements) is no longer true.
             await self._disconnect()
             for write in batch:
                 await self._commit_alone(write, unsure=True)
             return
+        self._tell()
         self.batches += 1
         self.writes += len(batch)
-        for write, rows in zip(batch, answers, strict=True):
-            write.answer(rows)
+        self._committed = list(zip(batch, answers, strict=True))
+
+    async def _pipelined(self, connection: AsyncConnection[type_of_row], batch: Sequence[Write]) -> list[Rows]:
+        if len(batch) == 1:
+            self._tell()
+            return [await _once(connection, batch[0])]
+        together, alone = _grouped(batch)
+        # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
+        async with connection.pipeline() as pipeline:
+            many = [await connection.execute(of.sql, params) for of, params in together]
+            single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
+            await pipeline.sync()
+            self._tell()
+        answers: list[Rows] = [[] for _ in batch]
+        places = {(write.run_id, write.params.get("key")): nth for nth, write in enumerate(batch)}
+        for cursor in many:
+            told = await cursor.fetchall()
+            for row in sorted(told, key=lambda row: row.get("nth") is None):
+                answers[_place(row, places)] = [row]
+        for nth, cursor in single:
+            answers[nth] = await cursor.fetchall()
+        return answers
 
     async def _commit_alone(self, write: Write, *, unsure: bool) -> None:
         while not write.done.done():
@@ -169,54 +206,46 @@ class Writer:
         return self._connection
 
 
-async def _pipelined(connection: AsyncConnection[type_of_row], batch: Sequence[Write]) -> list[Rows]:
-    if len(batch) == 1:
-        return [await _once(connection, batch[0])]
-    together, alone = _grouped(batch)
-    # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
-    async with connection.pipeline():
-        many = [await connection.execute(of.sql, _of_many(of, group)) for of, group in together]
-        single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
-    answers: list[Rows] = [[] for _ in batch]
-    places = {(write.run_id, write.params.get("key")): nth for nth, write in enumerate(batch)}
-    for cursor in many:
-        told = await cursor.fetchall()
-        for row in sorted(told, key=lambda row: row.get("nth") is None):
-            answers[_place(row, places)] = [row]
-    for nth, cursor in single:
-        answers[nth] = await cursor.fetchall()
-    return answers
-
-
 def _place(row: type_of_row, places: Mapping[tuple[UUID, Any], int]) -> int:
     nth: int | None = row.get("nth")
     return places[row["run_id"], row["key"]] if nth is None else nth
 
 
 Numbered = tuple[int, Write]
+Together = tuple[Statement, dict[str, Any]]
 
 
-def _grouped(batch: Sequence[Write]) -> tuple[list[tuple[Statement, list[Numbered]]], list[Numbered]]:
+def _grouped(batch: Sequence[Write]) -> tuple[list[Together], list[Numbered]]:
     """What can be written by one statement together, and what goes by itself, each with its place in the batch."""
     groups: dict[Statement, list[Numbered]] = {}
     alone: list[Numbered] = []
-    for nth, write in enumerate(batch):
-        many = None if write.alone or _is_large(write) else write.statement.many
-        (alone if many is None else groups.setdefault(many, [])).append((nth, write))
-    for many in [many for many, group in groups.items() if len(group) == 1]:
-        alone += groups.pop(many)
-    return list(groups.items()), sorted(alone, key=lambda numbered: numbered[0])
+    for numbered in enumerate(batch):
+        many = None if numbered[1].alone else numbered[1].statement.many
+        (alone if many is None else groups.setdefault(many, [])).append(numbered)
+    together: list[Together] = []
+    for many, group in groups.items():
+        rows = _rows(many, group)
+        if len(rows) > LARGEST_TOGETHER:
+            # PostgreSQL has to hold, and parse, all of a document at once.
+            alone += [numbered for numbered in group if _is_large(numbered[1])]
+            group = [numbered for numbered in group if not _is_large(numbered[1])]
+            rows = _rows(many, group)
+        if len(group) > 1:
+            together.append((many, {**group[0][1].params, "rows": rows}))
+        else:
+            alone += group
+    return together, sorted(alone, key=itemgetter(0))
+
+
+def _rows(statement: Statement, group: Sequence[Numbered]) -> str:
+    names = statement.row_names
+    values = cast("Callable[[Mapping[str, Any]], tuple[Any, ...]]", itemgetter(*names))
+    rows = [{"nth": nth, **dict(zip(names, values(write.params), strict=True))} for nth, write in group]
+    return to_json(rows).decode()
 
 
 def _is_large(write: Write) -> bool:
-    """A batch of large results would be one document that PostgreSQL has to hold, and parse, at once."""
     return any(isinstance(value, str) and len(value) > LARGEST_ROW for value in write.params.values())
-
-
-def _of_many(statement: Statement, group: Sequence[Numbered]) -> dict[str, Any]:
-    names = statement.row_names
-    rows = [{"nth": nth, **{name: write.params[name] for name in names}} for nth, write in group]
-    return {**group[0][1].params, "rows": to_json(rows).decode()}
 
 
 async def _once(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
