@@ -21,6 +21,7 @@ from agentrun.runtime.unanswered import Unanswered
 from agentrun.runtime.verbs import token_digest
 from agentrun.store import signals, waits
 from agentrun.store.connect import type_of_row
+from agentrun.store.reads import RUN_BY_ID
 
 
 class Answers(Unanswered):
@@ -86,29 +87,22 @@ class Answers(Unanswered):
         It is kept for `expires` seconds (or a timedelta), else for as long as the settings say. Raises NotFound,
         Forbidden, InvalidRequest, NotAllowed where the run has ended.
         """
-        run, actor, sender = self._may(run_id, by, Scope.INPUT)
+        actor = self._commands.actor or by
+        # A plain name is not checked, and then nothing has to be read first.
+        sender = actor if isinstance(actor, str) else self._may(run_id, by, Scope.INPUT)[2]
         said = {"kind": "signal", "name": checked_name("a signal's name", name)}
         answer = Answer(text=self._text(payload), by=sender, said=said)
         kept = checked_seconds("expires", expires)
         if kept is None:
             kept = self._commands.settings.signal_expires_seconds or None
-        params = self._namespace | {"run_id": run_id, "name": name, "payload": answer.text, "expires_in": kept}
-        params |= answer.params()
-        with self._database.transaction() as connection:
-            if not connection.execute(waits.COUNT.sql, params).fetchall():
-                raise NotAllowed(f"run `{run_id}` is {run.status}; nobody there will wait for a signal any more")
-            waiting = {"run_id": run_id, "kind": "signal", "name": name, "key": None}
-            rows = connection.execute(waits.WAITING_FOR.sql, waiting).fetchall()
-            open_rows = [row for row in rows if row["token_digest"] is None]
-            if open_rows:
-                closing = params | {"wait_id": open_rows[0]["id"]}
-                connection.execute(waits.CLOSE[WaitStatus.RESOLVED].sql, closing)
-                moved = connection.execute(waits.UNPARK.sql, params).fetchall()
-            else:
-                connection.execute(signals.BUFFER.sql, params)
-                moved = []
-        self._wake(moved)
-        return self._commands.shown(run_id, to=actor)
+        params = answer.params() | self._namespace | {"run_id": run_id, "name": name, "payload": answer.text}
+        asked = (waits.COUNT, signals.SEND, RUN_BY_ID)
+        counted, sent, row = self._database.together(*asked, params=params | {"expires_in": kept})
+        run = self._commands.known(run_id, row[0] if row else None, asking=actor)
+        if not counted:
+            raise NotAllowed(f"run `{run_id}` is {run.status}; nobody there will wait for a signal any more")
+        self._wake([moved for moved in sent if moved["id"] is not None])
+        return self._commands.shown_as(run, actor)
 
     def webhook(self, token: str, payload: Any) -> Run:
         """Resolve the one wait that the token belongs to. Raises NotFound for an unknown token, AlreadyDecided.

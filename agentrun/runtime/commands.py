@@ -228,7 +228,10 @@ class Commands:
 
         To an actor (this one, or the one that is asking) a run of another namespace is not there.
         """
-        row = self.database.row(reads.RUN_BY_ID, {"run_id": run_id})
+        return self.known(run_id, self.database.row(reads.RUN_BY_ID, {"run_id": run_id}), asking=asking)
+
+    def known(self, run_id: UUID, row: type_of_row | None, *, asking: Actor | str | None = None) -> Run:
+        """The run of a row that was read, as `unchecked` has it."""
         elsewhere = row is not None and row["namespace"] != self.settings.namespace
         if row is None or (elsewhere and isinstance(self.actor or asking, Actor)):
             raise NotFound(f"no run `{run_id}`; `agentrun list` shows what is there")
@@ -242,7 +245,11 @@ class Commands:
     def shown(self, run_id: UUID, *, to: Actor | str | None = None) -> Run:
         """The run as far as whoever acted may know it: without READ, an actor learns where it is and nothing of what
         it was asked or came to."""
-        run, actor = self.unchecked(run_id), self.actor or to
+        return self.shown_as(self.unchecked(run_id), to)
+
+    def shown_as(self, run: Run, to: Actor | str | None) -> Run:
+        """As `shown`, of a run that was read."""
+        actor = self.actor or to
         if actor is None or may_read(actor, run):
             return run
         return replace(run, request=None, result=None, error=None, attributes={}, tags=())

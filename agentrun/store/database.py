@@ -58,6 +58,21 @@ class Database:
         with self.connection() as connection:
             return connection.execute(statement.sql, params).fetchall()
 
+    def together(self, *statements: Statement, params: Mapping[str, Any]) -> list[list[type_of_row]]:
+        """The rows of each of several statements, sent at once and committed together.
+
+        Sent only once: where the connection breaks meanwhile, nobody knows whether they were committed, and
+        psycopg.OperationalError says so. Raises SchemaMismatch and ConfigurationError as `rows`.
+        """
+        try:
+            with self.connection() as connection:
+                # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
+                with connection.pipeline():
+                    cursors = [connection.execute(statement.sql, params) for statement in statements]
+                return [cursor.fetchall() for cursor in cursors]
+        except psycopg.ProgrammingError as error:
+            raise explained(error) or error from None
+
     def row(self, statement: Statement, params: Mapping[str, Any] | None = None) -> type_of_row | None:
         """The first row, or None."""
         rows = self.rows(statement, params)

@@ -30,7 +30,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentrun.core.moves import Move
 from agentrun.core.words import FINAL, EventType, Status, WaitStatus
-from agentrun.store.sql import Statement, compiled, now, param, recordset, word
+from agentrun.store.sql import Statement, beside_key, compiled, now, param, recordset, word
 from agentrun.store.tables import event_seq, moves, runs, waits
 
 RUN_ID = param("run_id", UUID)
@@ -42,6 +42,10 @@ _KIND: ColumnElement[str] = literal_column("'kind'")
 CHILD: ColumnElement[str] = literal_column("'child'")
 DATA = param("data", JSON)
 LEASE = func.coalesce(runs.c.lease_seconds, param("lease", Double))
+IN_NAMESPACE = beside_key(runs.c.namespace) == NAMESPACE
+RUNNING = beside_key(runs.c.status) == word(Status.RUNNING)
+STILL_OPEN = beside_key(waits.c.status) == word(WaitStatus.OPEN)
+"""Of a run, and of a wait, that is found by its key."""
 
 WAKE_COLUMNS = (runs.c.id, runs.c.namespace, runs.c.kind, runs.c.queue, runs.c.priority, runs.c.due_at, runs.c.epoch)
 
@@ -56,13 +60,14 @@ def moved(
 ) -> CTE:
     """The one place where a status changes. What a status implies is set here: half states cannot be asked for.
 
-    Moves the run of the parameters, or those of `of` (see `locked_rows`), each with the epoch that is named there.
+    Moves the run of the parameters, or those of `of` (see `locked_rows`), a fenced move each with the epoch that is
+    named there.
     """
     if target not in move.targets:
         raise ValueError(f"{move.verb} does not lead to {target}")
-    sources = runs.c.status.in_([word(source) for source in sorted(move.sources)])
-    run_id, epoch = (RUN_ID, EPOCH) if of is None else (of.c.id, of.c.named_epoch)
-    fence = (runs.c.epoch == epoch,) if move.fenced else ()
+    sources = beside_key(runs.c.status).in_([word(source) for source in sorted(move.sources)])
+    run_id = RUN_ID if of is None else of.c.id
+    fence = (runs.c.epoch == (EPOCH if of is None else of.c.named_epoch),) if move.fenced else ()
     return (
         update(runs)
         .where(runs.c.id == run_id, sources, *fence, *guards)
@@ -76,7 +81,7 @@ def locked_rows(source: Status, names: Mapping[str, type[TypeEngine[Any]]]) -> C
     """The runs that the parameter `rows` names, locked in the order of their ids, with what is said for each."""
     mine = recordset("mine", {"run_id": UUID, "epoch": BigInteger, "by": Text, "data": Text, **names})
     said = [mine.c[name] for name in ("nth", "by", "data", *names)]
-    locked = locked_among(mine, runs.c.status == word(source))
+    locked = locked_among(mine, beside_key(runs.c.status) == word(source))
     of_locked = select(locked.c.id, mine.c.epoch.label("named_epoch"), *said).join(mine, mine.c.run_id == locked.c.id)
     return of_locked.cte("said")
 
@@ -141,7 +146,7 @@ def final_statement(name: str, row: CTE, *effects: CTE) -> Statement:
 def closed_waits(row: CTE) -> CTE:
     return (
         update(waits)
-        .where(waits.c.run_id == row.c.id, waits.c.status == word(WaitStatus.OPEN))
+        .where(waits.c.run_id == row.c.id, STILL_OPEN)
         .values(status=word(WaitStatus.CLOSED), resolved_at=now())
         .cte("closed")
     )
@@ -151,7 +156,7 @@ def _answered_parent(row: CTE) -> CTE:
     """The child's wait is resolved, and its parent counted and, where it is parked, put back to the queue."""
     answered = (
         update(waits)
-        .where(waits.c.child_id == row.c.id, waits.c.status == word(WaitStatus.OPEN))
+        .where(waits.c.child_id == row.c.id, STILL_OPEN)
         .values(
             status=word(WaitStatus.RESOLVED),
             resolution=func.json_build_object(CHILD, row.c.id),

@@ -26,7 +26,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
 from agentrun.core.codec import decode
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import FINAL, EventType, Reason, Status, StepStatus
-from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID
+from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, RUNNING
 from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
 from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight
@@ -187,7 +187,7 @@ def _claim_landed() -> Statement:
         .select_from(runs.join(moves, and_(moves.c.run_id == runs.c.id, moves.c.epoch == runs.c.epoch)))
         .where(
             runs.c.id == RUN_ID,
-            runs.c.status == word(Status.RUNNING),
+            RUNNING,
             moves.c.type == word(EventType.CLAIMED),
             moves.c.data.op("->>")(literal_column("'claim'")) == param("claim", Text),
         )
@@ -208,7 +208,7 @@ def _unclaimed() -> Statement:
 
 def _held() -> Statement:
     """Whether a segment still holds its run, and whether its end was asked for. No row: another owner's."""
-    held = (runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
+    held = (runs.c.id == RUN_ID, runs.c.epoch == EPOCH, RUNNING)
     return compiled(
         "held",
         select(runs.c.cancel_requested_at.is_not(None).label("cancel_requested"), runs.c.resolutions).where(*held),

@@ -29,9 +29,33 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
 from sqlalchemy.sql.selectable import CTE, TableValuedAlias
 
-from agentrun.core.words import Effect, EventType, Status, StepKind, StepStatus, WaitStatus
-from agentrun.store.mover import BY, NAMESPACE, RUN_ID, counted, locked_among, said_of, told, told_resolved
-from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, seconds, word
+from agentrun.core.words import Effect, EventType, StepKind, StepStatus, WaitStatus
+from agentrun.store.mover import (
+    BY,
+    IN_NAMESPACE,
+    NAMESPACE,
+    RUN_ID,
+    RUNNING,
+    STILL_OPEN,
+    counted,
+    locked_among,
+    said_of,
+    told,
+    told_resolved,
+)
+from agentrun.store.sql import (
+    Statement,
+    beside_key,
+    compiled,
+    compiled_many,
+    later,
+    now,
+    number,
+    param,
+    recordset,
+    seconds,
+    word,
+)
 from agentrun.store.tables import event_seq, runs, steps, waits
 from agentrun.store.waits import KEY, SEEN_COLUMNS, registered
 from agentrun.store.waits import held as held_by_segment
@@ -44,6 +68,7 @@ ELSEWHERE = steps.c.kind.in_([word(StepKind.REMOTE), word(StepKind.EXTERNAL)])
 OFFERED = steps.c.status == word(StepStatus.OFFERED)
 STARTED = steps.c.status == word(StepStatus.STARTED)
 REDO = steps.c.status == word(StepStatus.REDO)
+_ON_OFFER = beside_key(steps.c.status) == word(StepStatus.OFFERED)
 MAY_REPEAT = or_(steps.c.effect != word(Effect.NON_IDEMPOTENT_WRITE), steps.c.reconcilable)
 OFFER_COLUMNS = (steps.c.run_id, steps.c.key, steps.c.name, steps.c.queue, steps.c.attempt, steps.c.redispatch_count)
 
@@ -69,7 +94,7 @@ def _open_run() -> CTE:
 def _run(*guards: ColumnElement[bool]) -> CTE:
     over = or_(runs.c.finished_at.is_not(None), runs.c.cancel_requested_at.is_not(None)).label("over")
     columns = (runs.c.id, runs.c.epoch, runs.c.status, runs.c.owner, runs.c.kind, runs.c.priority, over)
-    mine = select(*columns).where(runs.c.id == RUN_ID, runs.c.namespace == NAMESPACE, *guards)
+    mine = select(*columns).where(runs.c.id == RUN_ID, IN_NAMESPACE, *guards)
     return mine.with_for_update(key_share=True).cte("held")
 
 
@@ -96,7 +121,7 @@ def _offer_many() -> Statement:
     """As `offer_step`, for the steps of a batch: a run that offers a thousand is locked once."""
     columns = {"run_id": UUID, **_OFFERED_COLUMNS, **_ASKED_COLUMNS}
     mine = recordset("mine", {name: Text if kind is JSON else kind for name, kind in columns.items()})
-    locked = locked_among(mine, runs.c.status == word(Status.RUNNING))
+    locked = locked_among(mine, RUNNING)
     source = said_of(locked, mine)
     offered = _offered(source, {name: _as(source.c[name], kind) for name, kind in _OFFERED_COLUMNS.items()})
     same = and_(offered.c.run_id == source.c.id, offered.c.key == source.c.key)
@@ -159,7 +184,7 @@ def _locked_many(mine: TableValuedAlias, *guards: ColumnElement[bool]) -> CTE:
     """The runs of a batch's steps, locked in the order of their ids, with what is said of each step."""
     ids = func.array(select(mine.c.run_id).scalar_subquery())
     columns = (runs.c.id, runs.c.status, runs.c.owner, runs.c.kind, runs.c.priority)
-    named = select(*columns).where(runs.c.id == func.any(ids), runs.c.namespace == NAMESPACE, *guards)
+    named = select(*columns).where(runs.c.id == func.any(ids), IN_NAMESPACE, *guards)
     locked = named.order_by(runs.c.id).with_for_update(key_share=True).cte("locked")
     said = [mine.c[name] for name in mine.c.keys() if name != "run_id"]  # noqa: SIM118 - a column collection
     return select(locked, *said).join(mine, mine.c.run_id == locked.c.id).order_by(mine.c.nth).cte("held")
@@ -170,7 +195,7 @@ def _take(source: CTE, key: ColumnElement[str], *guards: Any, **values: Any) -> 
     nth = (source.c.nth,) if "nth" in source.c else ()
     return (
         update(steps)
-        .where(steps.c.run_id == source.c.id, steps.c.key == key, OFFERED, steps.c.due_at <= now(), *guards)
+        .where(steps.c.run_id == source.c.id, steps.c.key == key, _ON_OFFER, steps.c.due_at <= now(), *guards)
         .values(
             status=word(StepStatus.STARTED),
             step_epoch=func.coalesce(steps.c.step_epoch, number(0)) + number(1),
@@ -263,7 +288,7 @@ def _resolving(
 ) -> Statement:
     resolved = (
         update(waits)
-        .where(waits.c.run_id == done.c.run_id, waits.c.step_key == done.c.key, waits.c.status == word(WaitStatus.OPEN))
+        .where(waits.c.run_id == done.c.run_id, waits.c.step_key == done.c.key, STILL_OPEN)
         .values(status=word(WaitStatus.RESOLVED), resolution=resolution, resolved_by=BY, resolved_at=now())
         .returning(waits.c.run_id, waits.c.step_key)
         .cte("answered")
@@ -296,7 +321,7 @@ def _complete_many() -> Statement:
     done = ended.returning(steps.c.run_id, steps.c.key, source.c.nth, source.c.by).cte("done")
     resolved = (
         update(waits)
-        .where(waits.c.run_id == done.c.run_id, waits.c.step_key == done.c.key, waits.c.status == word(WaitStatus.OPEN))
+        .where(waits.c.run_id == done.c.run_id, waits.c.step_key == done.c.key, STILL_OPEN)
         .values(status=word(WaitStatus.RESOLVED), resolution=null(), resolved_by=done.c.by, resolved_at=now())
         .returning(waits.c.run_id, waits.c.step_key, waits.c.resolved_by)
         .cte("answered")

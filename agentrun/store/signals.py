@@ -5,12 +5,14 @@ A signal is taken under the epoch of the segment that waits for it, once.
 
 from __future__ import annotations
 
-from sqlalchemy import Double, Integer, Text, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Double, Integer, Text, delete, exists, func, or_, select, true, update
 from sqlalchemy.dialects.postgresql import JSON, insert
+from sqlalchemy.sql.selectable import CTE
 
-from agentrun.core.words import WaitStatus
-from agentrun.store.mover import BY, NAMESPACE, RUN_ID
-from agentrun.store.sql import Statement, compiled, later, now, param, seconds, word
+from agentrun.core import moves as legal
+from agentrun.core.words import EventType, Status, WaitKind, WaitStatus
+from agentrun.store.mover import BY, IN_NAMESPACE, NAMESPACE, RUN_ID, STILL_OPEN, moved, told
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import runs, signals, waits
 from agentrun.store.waits import KEY, OPEN, SEEN_COLUMNS, held, registered
 
@@ -52,16 +54,45 @@ def _take_signal() -> Statement:
     return compiled("take_signal", select(stored.returning(*SEEN_COLUMNS).cte("answered")))
 
 
-def _buffer() -> Statement:
-    buffered = insert(signals).values(
-        run_id=RUN_ID,
-        name=param("name", Text),
-        payload=param("payload", JSON),
-        sent_by=BY,
-        sent_at=now(),
-        expires_at=now() + seconds(param("expires_in", Double)),
+def _send() -> Statement:
+    """A signal for a run that `count_resolution` has counted in the same transaction, and locked by that.
+
+    It answers the oldest open wait for its name, and a parked run goes back to the queue; where nobody waits for it, it
+    is kept. Returns what to wake, in `id` and others, or NULLs. Refuses: the run has ended, or is in another namespace.
+    """
+    there = select(runs.c.id, runs.c.epoch).where(runs.c.id == RUN_ID, IN_NAMESPACE, runs.c.finished_at.is_(None))
+    there = there.cte("there")
+    of_name = (waits.c.kind == word(WaitKind.SIGNAL), waits.c.name == param("name", Text))
+    # A webhook's wait belongs to whoever has its token.
+    asked = (waits.c.run_id == there.c.id, STILL_OPEN, *of_name, waits.c.token_digest.is_(None))
+    oldest = (
+        select(waits.c.id, there.c.epoch).where(*asked).order_by(waits.c.created_at, waits.c.step_key).limit(number(1))
     )
-    return compiled("buffer_signal", buffered.returning(signals.c.id))
+    oldest = oldest.cte("oldest")
+    answered = (
+        update(waits)
+        .where(waits.c.id == oldest.c.id)
+        .values(status=word(WaitStatus.RESOLVED), resolution=param("payload", JSON), resolved_by=BY, resolved_at=now())
+        .returning(waits.c.run_id.label("id"), oldest.c.epoch)
+        .cte("answered")
+    )
+    resolved = told(answered, EventType.RESOLVED, name="resolved")
+    queued = moved(legal.RESOLVE_WAIT, Status.QUEUED, of=resolved, due_at=now())
+    kept = _kept(there, ~exists(select(oldest.c.id)))
+    woken = select(there.c.id.label("run_id"), queued).select_from(there.outerjoin(queued, true()))
+    return compiled("send_signal", woken.add_cte(told(queued, EventType.REQUEUED), kept))
+
+
+def _kept(of: CTE, nobody_waits: ColumnElement[bool]) -> CTE:
+    entry = {
+        "run_id": of.c.id,
+        "name": param("name", Text),
+        "payload": param("payload", JSON),
+        "sent_by": BY,
+        "sent_at": now(),
+        "expires_at": now() + seconds(param("expires_in", Double)),
+    }
+    return insert(signals).from_select(list(entry), select(*entry.values()).where(nobody_waits)).cte("kept")
 
 
 def _forget() -> Statement:
@@ -79,5 +110,5 @@ def _forget() -> Statement:
 
 
 TAKE_SIGNAL = later(_take_signal)
-BUFFER = later(_buffer)
+SEND = later(_send)
 FORGET = later(_forget)

@@ -116,6 +116,15 @@ def param(name: str, kind: TypeEngine[Any] | type[TypeEngine[Any]]) -> ColumnEle
     return cast(bound, kind) if kind in _UNCAST else bound
 
 
+def beside_key(column: ColumnElement[Any]) -> ColumnElement[str]:
+    """A text column of a row that is found by its key, as an expression that fits no index.
+
+    Where statistics are old, PostgreSQL takes a partial index (of what waits, say) for nearly empty, and would read all
+    of it for each row that the key finds at once.
+    """
+    return column.concat(literal_column("''"))
+
+
 def seconds(value: ColumnElement[Any]) -> ColumnElement[Any]:
     """A number of seconds as an interval."""
     return cast(value, Double) * cast(literal_column("'1 second'"), INTERVAL)

@@ -10,8 +10,8 @@ from sqlalchemy.dialects.postgresql import JSON
 
 from agentrun.core import moves as legal
 from agentrun.core.words import EventType, Reason, Status, WaitKind, WaitStatus
-from agentrun.store.mover import NAMESPACE, RUN_ID, final_statement, moved, told
-from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
+from agentrun.store.mover import IN_NAMESPACE, NAMESPACE, RUN_ID, STILL_OPEN, final_statement, moved, told
+from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import processes, runs, waits
 from agentrun.store.waits import WAIT_ID
 
@@ -52,7 +52,7 @@ def _look_again() -> Statement:
     """The next look at the same child. Refuses: not open, or somebody looked meanwhile."""
     again = (
         update(waits)
-        .where(waits.c.id == WAIT_ID, waits.c.status == word(WaitStatus.OPEN), waits.c.due_at <= now())
+        .where(waits.c.id == WAIT_ID, STILL_OPEN, waits.c.due_at <= now())
         .values(due_at=now() + seconds(param("due_in", Double)), on_expiry=param("on_expiry", JSON))
     )
     return compiled("child_look_again", again.returning(waits.c.id))
@@ -63,14 +63,12 @@ def _not_started() -> Statement:
 
     Refuses: it was claimed meanwhile, or has ended, or nobody waits for it with a time that has passed.
     """
-    missed = exists().where(
-        waits.c.child_id == RUN_ID, waits.c.status == word(WaitStatus.OPEN), waits.c.due_at <= now()
-    )
+    missed = exists().where(waits.c.child_id == RUN_ID, STILL_OPEN, waits.c.due_at <= now())
     row = moved(
         legal.EXPIRE,
         Status.FAILED,
-        runs.c.namespace == NAMESPACE,
-        runs.c.status == word(Status.QUEUED),
+        IN_NAMESPACE,
+        beside_key(runs.c.status) == word(Status.QUEUED),
         runs.c.epoch == number(0),
         missed,
         reason=word(Reason.NOT_RETRYABLE),

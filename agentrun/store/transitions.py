@@ -36,9 +36,11 @@ from agentrun.core.words import FINAL, Effect, EventType, Reason, Status, StepSt
 from agentrun.store.mover import (
     BY,
     EPOCH,
+    IN_NAMESPACE,
     LEASE,
-    NAMESPACE,
     RUN_ID,
+    RUNNING,
+    STILL_OPEN,
     WAKE_COLUMNS,
     closed_waits,
     final_statement,
@@ -47,7 +49,7 @@ from agentrun.store.mover import (
     statement,
     told,
 )
-from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, seconds, word
+from agentrun.store.sql import Statement, beside_key, compiled, compiled_many, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, runs, steps, waits
 
 CLAIMED_COLUMNS = (
@@ -124,7 +126,7 @@ def _claimed(of: CTE | None, by: ColumnElement[Any], *said: ColumnElement[Any]) 
     return moved(
         legal.CLAIM,
         Status.RUNNING,
-        runs.c.namespace == NAMESPACE,
+        IN_NAMESPACE,
         runs.c.due_at <= now(),
         runs.c.kind == func.any(param("kinds", ARRAY(Text))),
         returning=(*CLAIMED_COLUMNS, *said),
@@ -208,7 +210,7 @@ def _continue() -> Statement:
     born = insert(runs).from_select(list(values), select(*values.values()).select_from(row)).cte("born")
     followed = (
         update(waits)
-        .where(waits.c.child_id == row.c.id, waits.c.status == word(WaitStatus.OPEN))
+        .where(waits.c.child_id == row.c.id, STILL_OPEN)
         .values(child_id=param("next_id", UUID))
         .cte("followed")
     )
@@ -287,7 +289,7 @@ def _cancel() -> Statement:
     row = moved(
         legal.CANCEL,
         Status.CANCELLED,
-        runs.c.namespace == NAMESPACE,
+        IN_NAMESPACE,
         reason=word(Reason.CANCELLED),
         cancel_requested_at=func.coalesce(runs.c.cancel_requested_at, now()),
         cancel_requested_by=func.coalesce(runs.c.cancel_requested_by, BY),
@@ -301,8 +303,8 @@ def _ask_cancel() -> Statement:
         update(runs)
         .where(
             runs.c.id == RUN_ID,
-            runs.c.namespace == NAMESPACE,
-            runs.c.status == word(Status.RUNNING),
+            IN_NAMESPACE,
+            RUNNING,
             runs.c.cancel_requested_at.is_(None),
         )
         .values(cancel_requested_at=now(), cancel_requested_by=BY)
@@ -316,7 +318,7 @@ def _expire() -> Statement:
     row = moved(
         legal.EXPIRE,
         Status.FAILED,
-        runs.c.namespace == NAMESPACE,
+        IN_NAMESPACE,
         runs.c.deadline_at < now(),
         reason=word(Reason.DEADLINE_EXCEEDED),
     )
@@ -328,8 +330,8 @@ def _dispatch_failed() -> Statement:
     row = moved(
         legal.EXPIRE,
         Status.FAILED,
-        runs.c.namespace == NAMESPACE,
-        runs.c.status == word(Status.QUEUED),
+        IN_NAMESPACE,
+        beside_key(runs.c.status) == word(Status.QUEUED),
         runs.c.epoch == number(0),
         reason=word(Reason.PROVIDER_FAILED),
     )
@@ -341,7 +343,7 @@ def _redrive() -> Statement:
     row = moved(
         legal.REDRIVE,
         Status.QUEUED,
-        runs.c.namespace == NAMESPACE,
+        IN_NAMESPACE,
         runs.c.request.is_not(None),
         ~write_in_flight(runs.c.id),
         due_at=now(),
@@ -375,8 +377,8 @@ def _resolve(target: StepStatus) -> Statement:
 
     Refuses (no row): the run is not failed or cancelled, or no such write is in flight, or a remote one's taker lives.
     """
-    ended = (runs.c.id == RUN_ID, runs.c.namespace == NAMESPACE)
-    over = runs.c.status.in_([word(Status.CANCELLED), word(Status.FAILED)])
+    ended = (runs.c.id == RUN_ID, IN_NAMESPACE)
+    over = beside_key(runs.c.status).in_([word(Status.CANCELLED), word(Status.FAILED)])
     held = select(runs.c.id, runs.c.epoch).where(*ended, over).with_for_update(key_share=True).cte("held")
     values: dict[str, ColumnElement[Any]] = {"status": word(target)}
     if target is StepStatus.COMPLETED:
@@ -406,7 +408,7 @@ def _renew(name: str, skip_locked: bool) -> Statement:
     free = (
         select(runs.c.id)
         .join(mine, and_(runs.c.id == mine.c.run_id, runs.c.epoch == mine.c.epoch))
-        .where(runs.c.status == word(Status.RUNNING))
+        .where(RUNNING)
         .order_by(runs.c.id)
         .with_for_update(key_share=True, skip_locked=skip_locked, of=runs)
         .cte("free")

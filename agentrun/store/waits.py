@@ -15,15 +15,27 @@ from sqlalchemy.types import DateTime
 
 from agentrun.core import moves as legal
 from agentrun.core.words import FINAL, EventType, Status, StepStatus, WaitKind, WaitStatus
-from agentrun.store.mover import BY, DATA, EPOCH, NAMESPACE, RUN_ID, moved, statement, told
-from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
+from agentrun.store.mover import (
+    BY,
+    DATA,
+    EPOCH,
+    IN_NAMESPACE,
+    NAMESPACE,
+    RUN_ID,
+    RUNNING,
+    STILL_OPEN,
+    moved,
+    statement,
+    told,
+)
+from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs, steps, waits
 from agentrun.store.transitions import write_in_flight
 
 KEY = param("key", Text)
 WAIT_ID = param("wait_id", UUID)
 OPEN = waits.c.status == word(WaitStatus.OPEN)
-_MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
+_MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, RUNNING)
 _NO_CHILD = waits.c.kind != word(WaitKind.CHILD)
 _TIME = DateTime(timezone=True)
 SEEN_COLUMNS = (
@@ -90,7 +102,7 @@ def _park() -> Statement:
 
     And what would be forgotten while it waits: a cancel that was asked for, a write in flight.
     """
-    open_waits = and_(waits.c.run_id == runs.c.id, OPEN)
+    open_waits = and_(waits.c.run_id == runs.c.id, STILL_OPEN)
     # When a child is to be started by is the sweep's to watch: the parent is not due then.
     first = select(func.min(waits.c.due_at)).where(open_waits, _NO_CHILD)
     parked = moved(
@@ -114,8 +126,8 @@ def _count() -> Statement:
         update(runs)
         .where(
             runs.c.id == RUN_ID,
-            runs.c.namespace == NAMESPACE,
-            runs.c.status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
+            IN_NAMESPACE,
+            beside_key(runs.c.status).in_([word(status) for status in sorted(set(Status) - FINAL)]),
         )
         .values(resolutions=runs.c.resolutions + number(1))
         .returning(runs.c.id, runs.c.status)
@@ -131,7 +143,7 @@ def _close(status: WaitStatus) -> Statement:
         .where(
             waits.c.id == WAIT_ID,
             waits.c.run_id == RUN_ID,
-            OPEN,
+            STILL_OPEN,
             or_(digest.is_(None), waits.c.asks_digest == digest),
             or_(roles.is_(None), waits.c.role.is_(None), waits.c.role == func.any(roles)),
         )
@@ -165,7 +177,7 @@ def _waiting_for() -> Statement:
     """Open waits of a run, oldest first; by kind, name or step where these are given."""
     filters = (
         waits.c.run_id == RUN_ID,
-        OPEN,
+        STILL_OPEN,
         or_(param("kind", Text).is_(None), waits.c.kind == param("kind", Text)),
         or_(param("name", Text).is_(None), waits.c.name == param("name", Text)),
         or_(KEY.is_(None), waits.c.step_key == KEY),
@@ -188,7 +200,7 @@ def _due() -> Statement:
 
 def _due_of_run() -> Statement:
     columns = (waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.kind, waits.c.on_expiry, waits.c.role)
-    due = (waits.c.run_id == RUN_ID, OPEN, waits.c.due_at <= now(), _NO_CHILD)
+    due = (waits.c.run_id == RUN_ID, STILL_OPEN, waits.c.due_at <= now(), _NO_CHILD)
     return compiled("waits_due_of_run", select(*columns).where(*due))
 
 
@@ -196,7 +208,7 @@ def _escalate() -> Statement:
     """Nobody of the role answered in time: another role is asked, and told. Refuses: answered meanwhile."""
     escalated = (
         update(waits)
-        .where(waits.c.id == WAIT_ID, OPEN, waits.c.due_at <= now())
+        .where(waits.c.id == WAIT_ID, STILL_OPEN, waits.c.due_at <= now())
         .values(
             role=param("role", Text),
             due_at=now() + seconds(param("due_in", Double)),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 from uuid import UUID, uuid4
 
+from agentrun.core.words import Status
 from agentrun.store import journal
 from tests.guards.scene import Scene, case
 
@@ -167,10 +168,52 @@ def only_an_open_wait_whose_time_has_come_is_escalated(s: Scene) -> None:
     s.refused(wait_id=s.stored(s.run)[3][0]["id"], role="chief")
 
 
-@case("buffer_signal")
-def a_signal_is_kept_for_its_run(s: Scene) -> None:
-    s.make(s.rows.running)
-    s.lands(name="go")
+def parked_for(s: Scene, **wait: Any) -> UUID:
+    """A parked run with two waits for the signal `go`, the older one of step `b`; or with two others."""
+    run_id = s.rows.waiting()
+    for key in ("b", "a"):
+        s.rows.wait(run_id, key)
+    s.set("waits", run_id, **{"kind": "signal"} | wait)
+    return run_id
+
+
+def statuses_of(s: Scene) -> dict[str, str]:
+    return {wait["step_key"]: wait["status"] for wait in s.stored(s.run)[3]}
+
+
+@case("send_signal")
+def a_signal_answers_the_oldest_wait_for_it_and_wakes_its_run(s: Scene) -> None:
+    s.make(lambda: parked_for(s))
+    s.refused(name="go", namespace="other")
+    assert s.lands(name="go")[0]["id"] == s.run
+    assert (s.row()["status"], statuses_of(s)) == ("queued", {"b": "resolved", "a": "open"})
+    assert s.lands(name="go")[0]["id"] is None, "nobody has to be woken twice"
+    assert (s.row()["status"], statuses_of(s)) == ("queued", {"b": "resolved", "a": "resolved"})
+    assert not s.stored(s.run)[4], "an answer is not kept as well"
+
+
+@case("send_signal")
+def a_signal_that_nobody_waits_for_is_kept_and_wakes_nobody(s: Scene) -> None:
+    answered = {"status": "resolved", "resolved_at": "=now()"}
+    for wait in ({"name": "other"}, {"kind": "approval"}, {"token_digest": "=gen_random_uuid()::text"}, answered):
+        s.make(lambda wait=wait: parked_for(s, **wait))
+        assert s.lands(name="go")[0]["id"] is None
+        assert s.row()["status"] == "waiting"
+        assert [kept["name"] for kept in s.stored(s.run)[4]] == ["go"]
+
+
+@case("send_signal")
+def a_run_that_executes_is_not_moved_by_a_signal(s: Scene) -> None:
+    def executing() -> UUID:
+        run_id = s.rows.running()
+        s.rows.wait(run_id)
+        return run_id
+
+    s.make(executing)
+    assert s.lands(name="go")[0]["id"] is None
+    assert s.row()["status"] == "running"
+    s.make(lambda: s.rows.final(Status.COMPLETED))
+    s.refused(name="go")
 
 
 @case(*CLOSES)

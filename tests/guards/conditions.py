@@ -122,10 +122,20 @@ def _conjuncts(sql: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _within(sql: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    if sql[start] == "(" and _end_of(sql, start + 1) == end - 1:
+    if sql[start] == "(" and _closing(sql, start) == end - 1:
         yield from _conjuncts(sql, start + 1, end - 1)
     else:
         yield start, end
+
+
+def _closing(sql: str, start: int) -> int:
+    """Where the parenthesis ends that begins there."""
+    depth = 0
+    for at in range(start, len(sql)):
+        depth += (sql[at] == "(") - (sql[at] == ")")
+        if depth == 0:
+            return at
+    return len(sql)
 
 
 def _split(sql: str, start: int, end: int, word: str) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-_SIGNALLED = "run_by_id x2, BEGIN, count_resolution, waiting_for, close_wait_resolved, unpark, COMMIT"
+_DECIDED = "run_by_id x2, BEGIN, count_resolution, waiting_for, close_wait_resolved, unpark, COMMIT"
 _ANSWERED = "claim, replay, waits_of_run, record, settle_completed"
 
 COSTS: Mapping[str, str] = {
@@ -19,10 +19,10 @@ COSTS: Mapping[str, str] = {
     "a run that goes on after 1,000 steps": "claim, replay, settle_completed",
     "a wake for a run that has ended": "claim, unclaimed",
     "a run up to its wait for a signal": "claim, take_signal, register_wait, park",
-    "a signal to it": _SIGNALLED,
+    "a signal to it": "count_resolution, send_signal, run_by_id",
     "the run after the signal": _ANSWERED,
     "a run up to its approval": "claim, register_wait, park",
-    "approve": _SIGNALLED,
+    "approve": _DECIDED,
     "the run after the approval": _ANSWERED,
     "a run up to its child": "claim, child_born, park",
     "its child": "claim, settle_completed",

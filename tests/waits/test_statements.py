@@ -169,8 +169,8 @@ def test_only_a_parked_run_goes_back_to_the_queue(rows: Rows) -> None:
 def test_signals_are_taken_oldest_first_each_by_one_step(rows: Rows) -> None:
     run_id = rows.running()
     for value in "123":
-        rows.do(signals.BUFFER, run_id, **asked(run_id, payload=value))
-    rows.do(signals.BUFFER, run_id, **asked(run_id, name="other", payload="0"))
+        rows.do(signals.SEND, run_id, **asked(run_id, payload=value))
+    rows.do(signals.SEND, run_id, **asked(run_id, name="other", payload="0"))
     taken = [rows.do(signals.TAKE_SIGNAL, run_id, **asked(run_id, key))[0]["resolution"] for key in ("a", "b")]
     assert taken == ["1", "2"]
     assert rows.do(signals.TAKE_SIGNAL, run_id, **asked(run_id, "a")) == [], "an answered step takes no second one"
@@ -180,8 +180,8 @@ def test_signals_are_taken_oldest_first_each_by_one_step(rows: Rows) -> None:
 
 def test_a_signal_answers_the_open_wait_of_its_step(rows: Rows) -> None:
     run_id = rows.running()
+    rows.do(signals.SEND, run_id, **asked(run_id, payload="7"))
     rows.do(waits.REGISTER, run_id, **asked(run_id))
-    rows.do(signals.BUFFER, run_id, **asked(run_id, payload="7"))
     (answered,) = rows.do(signals.TAKE_SIGNAL, run_id, **asked(run_id))
     assert (answered["status"], answered["resolution"]) == ("resolved", "7")
     assert len(waits_of(rows, run_id)) == 1
