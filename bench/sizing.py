@@ -1,0 +1,293 @@
+"""`python -m bench.sizing`: the figures of docs/guides/sizing.md, each as a table of that page. Takes six minutes.
+
+PgBouncer is measured where it is on the PATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID
+
+import psutil
+import psycopg
+
+from agentrun import Client, Context, durable
+from agentrun.broker import CeleryPublisher
+from agentrun.runtime.engine import Engine
+from agentrun.runtime.segment import run_segment
+from agentrun.store import connect
+from agentrun.store.database import Database
+from bench.common import FULL, WARM, Bench
+from bench.measure import median, pace
+from bench.nodes import Node, wait_ready, worker_arguments
+
+_STEPS = 10
+_CONNECTIONS = """
+    SELECT application_name, count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name ^@ 'agentrun' GROUP BY 1
+"""
+_SIZES = """
+    SELECT sum(pg_total_relation_size(c.oid))::float8 FROM pg_class c
+    WHERE relnamespace = 'agentrun'::regnamespace AND relkind = 'r'
+"""
+_WAITING = "SELECT count(*) FROM agentrun.runs WHERE status = %(status)s"
+
+
+@durable("bench.blob")
+async def blob(ctx: Context, characters: int) -> int:
+    """Steps whose results are so long and compress badly, as encoded documents do."""
+    for _ in range(_STEPS):
+        await ctx.step(_text, characters)
+    return characters
+
+
+async def _text(characters: int) -> str:
+    return secrets.token_hex(characters // 2)
+
+
+# ---- workers
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker and what it takes."""
+
+    node: Node
+
+    def family(self) -> list[psutil.Process]:
+        first = psutil.Process(self.node.pid)
+        return [first, *first.children(recursive=True)]
+
+    def memory(self) -> float:
+        """Megabytes; what processes share is counted once."""
+        return sum(each.memory_full_info().pss for each in self.family()) / 1e6
+
+
+@contextlib.contextmanager
+def _worker(bench: Bench, pool: str, concurrency: int) -> Generator[Worker]:
+    name = f"sizing-{pool}-{concurrency}-{secrets.token_hex(2)}@bench"
+    arguments = worker_arguments("tasks", name, [WARM], concurrency)
+    arguments[arguments.index("-P") + 1] = pool
+    environment = {
+        "AGENTRUN_DATABASE_URL": bench.servers.database_url,
+        "AGENTRUN_BROKER_URL": bench.servers.broker_url,
+        "AGENTRUN_IMPORTS": "bench.bodies",
+    }
+    node = Node(name, arguments, environment, bench.directory)
+    try:
+        wait_ready(bench.control, [node], [name])
+        yield Worker(node)
+    finally:
+        node.kill()
+
+
+def pools(bench: Bench) -> Iterator[str]:
+    """Threads and processes, and how many: throughput, memory, connections."""
+    yield "| pool | runs of 10 steps, per second | memory, MB | connections |\n|---|---|---|---|"
+    shapes = [("threads", 10), ("threads", 50), ("threads", 100), ("threads", 200)]
+    for pool, concurrency in [*shapes, ("prefork", 1), ("prefork", 2), ("prefork", 4), ("prefork", 8)]:
+        with _worker(bench, pool, concurrency) as worker, bench.client() as client:
+            _drained(bench, client, worker, 100)
+            runs = bench.size(800, 200) if pool == "threads" else bench.size(200, 100)
+            rates = [_drained(bench, client, worker, runs) for _ in range(bench.rounds_wanted)]
+            who = dict(bench.database.execute(_CONNECTIONS).fetchall())
+            told = sum(number for name, number in who.items() if name != "agentrun client")
+            yield f"| `-P {pool} -c {concurrency}` | {median(rates):.0f} | {worker.memory():.0f} | {told} |"
+
+
+def _drained(bench: Bench, client: Client, worker: Worker, runs: int) -> float:
+    bench.clear()
+    client.enqueue_many("bench.steps", [_STEPS] * runs, queue=FULL)
+    bench.open(FULL, [worker.node])
+    bench.until(bench.ended, [worker.node])
+    times = bench.finish_times(runs)
+    bench.control.control.cancel_consumer(FULL, destination=[worker.node.name], reply=True)
+    return pace(times)
+
+
+def memory(bench: Bench) -> Iterator[str]:
+    """Runs that are in flight and wait for something outside, and runs that are parked."""
+    yield "| in one worker process | memory, MB |\n|---|---|"
+    most = bench.size(2000, 200)
+    with _worker(bench, "threads", most + 10) as worker, bench.client() as client:
+        bench.clear()
+        client.enqueue("bench.noop", 1, queue=WARM)
+        bench.until(bench.ended, [worker.node])
+        yield f"| nothing | {worker.memory():.0f} |"
+        for waiting in (most // 4, most // 2, most):
+            there = bench.value(_WAITING, {"status": "running"})
+            client.enqueue_many("bench.wait", [3600.0] * (waiting - there), queue=WARM)
+            bench.until(lambda: bench.value(_WAITING, {"status": "running"}) == waiting, [worker.node])  # noqa: B023
+            yield f"| {waiting:,} runs in flight that wait for a model | {worker.memory():.0f} |"
+    with _worker(bench, "threads", 100) as worker, bench.client() as client:
+        bench.clear()
+        client.enqueue_many("bench.signal", ["go"] * most, queue=WARM)
+        bench.until(lambda: bench.value(_WAITING, {"status": "waiting"}) == most, [worker.node])
+        yield f"| {most:,} parked runs | {worker.memory():.0f} |"
+
+
+# ---- in this process
+
+
+def sizes(bench: Bench) -> Iterator[str]:
+    """What results cost in time and on the disk."""
+    yield "| each result | steps per second | stored for a step, KB |\n|---|---|---|"
+    with _engine(bench, bench.servers.database_url) as engine, bench.client() as client:
+        for characters, runs in ((10, 400), (1_000, 400), (10_000, 200), (100_000, 30), (1_000_000, 5)):
+            bench.clear()
+            before, runs = bench.value(_SIZES), bench.size(runs, 5)
+            rate = _executed(bench, engine, client, "bench.blob", characters, runs) * _STEPS
+            stored = (bench.value(_SIZES) - before) / runs / _STEPS / 1000
+            yield f"| {characters:,} characters | {rate:,.0f} | {stored:,.1f} |"
+
+
+def history(bench: Bench) -> Iterator[str]:
+    """What finished runs take on the disk, with their events and indexes."""
+    yield "| a finished run | on the disk, KB |\n|---|---|"
+    with _engine(bench, bench.servers.database_url) as engine, bench.client() as client:
+        for what, kind, request in (("without steps", "bench.noop", 1), ("of 10 steps", "bench.steps", 10)):
+            bench.clear()
+            before, runs = bench.value(_SIZES), bench.size(2000, 200)
+            _executed(bench, engine, client, kind, request, runs)
+            yield f"| {what} | {(bench.value(_SIZES) - before) / runs / 1000:.1f} |"
+
+
+def pooled(bench: Bench) -> Iterator[str]:
+    """Straight, straight with nothing prepared, and through PgBouncer."""
+    yield "| way | runs of 10 steps, per second, 200 in flight | one such run alone, ms |\n|---|---|---|"
+    yield _way(bench, "straight", bench.servers.database_url)
+    usual, connect._THROUGH_A_POOLER = connect._THROUGH_A_POOLER, "SELECT 1 AS other WHERE %s::int > 0"  # noqa: SLF001
+    try:
+        yield _way(bench, "straight, nothing prepared", bench.servers.database_url)
+    finally:
+        connect._THROUGH_A_POOLER = usual  # noqa: SLF001
+    if shutil.which("pgbouncer"):
+        with pgbouncer(bench.servers.database_url, bench.directory) as url:
+            yield _way(bench, "PgBouncer in transaction mode, 3 connections", url)
+
+
+def _way(bench: Bench, name: str, url: str) -> str:
+    with _engine(bench, url) as engine, bench.client() as client:
+        rates: list[float] = []
+        alone: list[float] = []
+        for _ in range(bench.rounds_wanted + 1):
+            bench.clear()
+            rates.append(_executed(bench, engine, client, "bench.steps", _STEPS, bench.size(1500, 200)))
+            ids = client.enqueue_many("bench.steps", [_STEPS] * 50, queue=FULL)
+            began = time.monotonic()
+            for run_id in ids:
+                engine.run(run_id)
+            alone.append((time.monotonic() - began) / len(ids) * 1000)
+    return f"| {name} | {median(rates[1:]):.0f} | {median(alone[1:]):.1f} |"
+
+
+@contextlib.contextmanager
+def _engine(bench: Bench, url: str) -> Generator[Engine]:
+    import bench.bodies
+
+    settings = bench.settings(database_url=url)
+    engine = Engine(settings, Database(url), CeleryPublisher(settings))
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _executed(bench: Bench, engine: Engine, client: Client, kind: str, request: int, runs: int) -> float:
+    """Runs per second, 200 in flight."""
+    ids = client.enqueue_many(kind, [request] * runs, queue=FULL)
+    began = time.monotonic()
+    engine.submit(_all(engine, ids)).result()
+    seconds = time.monotonic() - began
+    bench.finish_times(runs)
+    return runs / seconds
+
+
+async def _all(engine: Engine, ids: Sequence[UUID]) -> None:
+    slots = asyncio.Semaphore(200)
+
+    async def one(run_id: UUID) -> None:
+        async with slots:
+            await run_segment(engine, run_id)
+
+    await asyncio.gather(*(one(run_id) for run_id in ids))
+
+
+@contextlib.contextmanager
+def pgbouncer(url: str, directory: Path, connections: int = 3) -> Generator[str]:
+    """PgBouncer in transaction mode in front of a server; its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = urlsplit(url)
+    config = directory / "pgbouncer.ini"
+    config.write_text(
+        f"[databases]\n* = host={server.hostname} port={server.port} user={server.username} "
+        f"password={server.password}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+        f"auth_type = any\npool_mode = transaction\ndefault_pool_size = {connections}\nmax_client_conn = 200\n"
+        "server_round_robin = 1\n"
+    )
+    # It refuses to be root.
+    command = ["pgbouncer", *(["-u", "nobody"] if os.geteuid() == 0 else []), str(config)]
+    with (directory / "pgbouncer.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        pooled = urlunsplit(server._replace(netloc=f"{server.username}@127.0.0.1:{port}"))
+        try:
+            _answers(pooled)
+            yield pooled
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _answers(url: str) -> None:
+    ends = time.monotonic() + 10
+    while True:
+        try:
+            psycopg.connect(url).close()
+            return
+        except psycopg.OperationalError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.05)
+
+
+TABLES: dict[str, Callable[[Bench], Iterator[str]]] = {
+    "pools": pools,
+    "memory": memory,
+    "sizes": sizes,
+    "history": history,
+    "pooled": pooled,
+}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m bench.sizing", description=__doc__)
+    parser.add_argument("--only", action="append", choices=list(TABLES), help="repeat for several")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true")
+    asked = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="agentrun-sizing-") as directory,
+        Bench.started(Path(directory), rounds=asked.rounds, quick=asked.quick, history=0) as bench,
+    ):
+        for name in asked.only or TABLES:
+            print(f"\n<!-- {name}, load before {os.getloadavg()[0]:.1f} -->")
+            for line in TABLES[name](bench):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
