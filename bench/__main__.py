@@ -1,4 +1,7 @@
-"""`python -m bench`: everything side by side, a table, a results file. `profile` and `statements` help to see why."""
+"""`python -m bench`: everything side by side, a table, a results file. `peers` takes other libraries beside it.
+
+`profile` and `statements` help to see why.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from bench.common import Bench
 from bench.counts import counts
 from bench.machine import described
-from bench.measure import Measurement, registry
+from bench.measure import Measurement, beside_peers, registry
+from bench.peers import comparison
+from bench.peers.catalogue import versions
 from bench.profile import WORKLOADS, profile
 from bench.report import save, show
 
@@ -40,13 +46,20 @@ def main() -> int:
                 profile(bench, asked.workload, runs=asked.runs, in_flight=asked.in_flight, lines=asked.lines)
             case "statements":
                 counts(bench)
+            case "peers":
+                comparison.only.extend(asked.peer)
+                partial = bool(asked.only or asked.peer)
+                return _measured(bench, beside_peers, asked.only, {"peers": versions()}, partial=partial)
             case _:
-                return _measured(bench, _chosen(asked.only), partial=bool(asked.only))
+                return _measured(bench, registry, asked.only, {}, partial=bool(asked.only))
     return 0
 
 
-def _measured(bench: Bench, chosen: list[Measurement], *, partial: bool) -> int:
-    facts, failures = described(bench), dict[str, str]()
+def _measured(
+    bench: Bench, all_of_them: dict[str, Measurement], only: list[str], more: dict[str, Any], *, partial: bool
+) -> int:
+    chosen = [measurement for name, measurement in all_of_them.items() if not only or name in only]
+    facts, failures = described(bench) | more, dict[str, str]()
     for measurement in chosen:
         began = time.monotonic()
         try:
@@ -56,24 +69,22 @@ def _measured(bench: Bench, chosen: list[Measurement], *, partial: bool) -> int:
             failures[measurement.name] = f"{type(error).__name__}: {error}"
         console.print(f"{measurement.name}: {failures.get(measurement.name, 'done')}, {time.monotonic() - began:.0f} s")
     show(bench.samples, chosen)
-    label = "-quick" if bench.quick else ""
+    label = ("-peers" if more else "") + ("-quick" if bench.quick else "")
     label += f"-only-{'-'.join(measurement.name for measurement in chosen)}" if partial else ""
     notes = bench.notes | {"trouble": bench.trouble, "rounds": bench.rounds_wanted, "failures": failures}
     console.print(f"written to {save(bench.samples, chosen, facts, notes, label=label)}")
     return 1 if failures else 0
 
 
-def _chosen(only: list[str]) -> list[Measurement]:
-    return [measurement for name, measurement in registry.items() if not only or name in only]
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", action="append", default=[], choices=list(registry), help="repeat for several")
-    parser.add_argument("--rounds", type=int, help="of each measurement; default 3, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, measures little")
+    _add_sizes(parser, registry)
     parser.add_argument("--history", type=int, help="finished runs under the sweep; default 1,000,000")
-    commands = parser.add_subparsers(dest="command", metavar="[profile | statements]")
+    commands = parser.add_subparsers(dest="command", metavar="[peers | profile | statements]")
+    peers = commands.add_parser("peers", help="beside other libraries; `make bench-peers` installs them")
+    _add_sizes(peers, beside_peers)
+    names = [str(name) for name in (*comparison.DURABLE, *comparison.QUEUES)]
+    peers.add_argument("--peer", action="append", default=[], choices=names, help="repeat for several")
     aid = commands.add_parser("profile", help="a worker's workload in this process, under cProfile")
     aid.add_argument("workload", choices=list(WORKLOADS))
     aid.add_argument("--runs", type=int)
@@ -81,6 +92,12 @@ def _arguments() -> argparse.Namespace:
     aid.add_argument("--lines", type=int, default=25)
     commands.add_parser("statements", help="how many statements each operation sends")
     return parser.parse_args()
+
+
+def _add_sizes(parser: argparse.ArgumentParser, measurements: dict[str, Measurement]) -> None:
+    parser.add_argument("--only", action="append", default=[], choices=list(measurements), help="repeat for several")
+    parser.add_argument("--rounds", type=int, help="of each measurement; default 3, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, measures little")
 
 
 if __name__ == "__main__":

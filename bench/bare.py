@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-from celery import Celery
+from celery import Celery, Task
 
 from bench.ticks import tick
 
-NOOP, NAP = "bench.bare.noop", "bench.bare.nap"
+NOOP, NAP, CHAIN = "bench.bare.noop", "bench.bare.nap", "bench.bare.chain"
 QUEUE = "bench.bare"
 
 
@@ -28,6 +28,14 @@ def noop(number: int) -> int:
     """Notes when it ran: there is no row to tell."""
     tick()
     return number
+
+
+@app.task(name=CHAIN, bind=True)
+def chain(self: Task[[int], None], count: int) -> None:
+    """So many tasks, each of which sends the next to its own queue, and notes when it ran."""
+    if count > 1:
+        self.apply_async((count - 1,), queue=self.request.delivery_info["routing_key"])
+    tick()
 
 
 @app.task(name=NAP)

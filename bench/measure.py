@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bench.common import Bench
 
+
+class Peer(str):
+    """The name of another system. Every other name of a side is a floor: the least that something can cost."""
+
+    __slots__ = ()
+
+
 OURS = "agentrun"
-CELERY = "bare Celery"
+CELERY = Peer("bare Celery")
 FLOOR = "floor"
 
 
@@ -91,12 +98,17 @@ class Measurement:
 registry: dict[str, Measurement] = {}
 """All measurements, in the order of the table."""
 
+beside_peers: dict[str, Measurement] = {}
+"""Those that need the other libraries, which have an environment of their own."""
 
-def measures(name: str, *rows: Row) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
+
+def measures(
+    name: str, *rows: Row, of: dict[str, Measurement] = registry
+) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
     """Register a function as the measurement `name`."""
 
     def register(run: Callable[[Bench], None]) -> Callable[[Bench], None]:
-        registry[name] = Measurement(name, run, rows)
+        of[name] = Measurement(name, run, rows)
         return run
 
     return register

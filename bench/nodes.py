@@ -29,12 +29,20 @@ class BenchError(Exception):
 class Node:
     """One process, in a session of its own."""
 
-    def __init__(self, name: str, arguments: Sequence[str], environment: Mapping[str, str], directory: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        directory: Path,
+        *,
+        program: Sequence[str] = (sys.executable, "-m", "celery"),
+    ) -> None:
         self.name, self.log = name, directory / f"{name}.log"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "celery", *arguments],
-                env=_clean_environment() | dict(environment),
+                [*program, *arguments],
+                env=clean_environment() | dict(environment),
                 cwd=directory,  # not the checkout: a `.env` there is its owner's business
                 stdout=log,
                 stderr=log,
@@ -90,7 +98,7 @@ def wait_ready(control: Celery, nodes: Sequence[Node], names: Sequence[str]) -> 
         missing -= {name for reply in replies for name in reply}
 
 
-def _clean_environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Nobody's own settings take part in a measurement."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AGENTRUN_")}
     return inherited | {"PYTHONPATH": str(ROOT)}

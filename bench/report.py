@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.machine import summary
-from bench.measure import OURS, Measurement, Row, Samples, median
+from bench.measure import FLOOR, OURS, Measurement, Peer, Row, Samples, median
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 def table(samples: Samples, measurements: Iterable[Measurement]) -> Table:
     """One line per row that was measured: medians, with the least and the largest of the rounds."""
     shown = Table(title="medians of the rounds (least - largest)", title_justify="left")
-    for name in ("what", "floor / bare Celery", "agentrun", "ratio", "goal", "reached"):
+    for name in ("what", "floor", "peer", "agentrun", "ratio", "goal", "reached"):
         shown.add_column(name, justify="left" if name in ("what", "reached") else "right")
     for measurement in measurements:
         lines = [line for row in measurement.rows if (line := _line(samples, row))]
@@ -56,7 +56,7 @@ def save(
 def show(samples: Samples, measurements: Sequence[Measurement]) -> None:
     """Print the table, as wide as the terminal, or wide enough for a file."""
     console = Console()
-    (console if console.is_terminal else Console(width=150)).print(table(samples, measurements))
+    (console if console.is_terminal else Console(width=170)).print(table(samples, measurements))
 
 
 def _line(samples: Samples, row: Row) -> list[str] | None:
@@ -65,9 +65,19 @@ def _line(samples: Samples, row: Row) -> list[str] | None:
         return None
     judged = _judged(samples, row)
     reached = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[judged["reached"]]
-    beside = f"{row.against} {_spread(theirs, row.unit)}" if theirs else ""
+    floor, peer = _beside(row, theirs)
     ratio = f"{judged['ratio']:.2f} x" if judged["ratio"] is not None else ""
-    return [row.what, beside, _spread(ours, row.unit), ratio, judged["goal"] or "", reached]
+    return [row.what, floor, peer, _spread(ours, row.unit), ratio, judged["goal"] or "", reached]
+
+
+def _beside(row: Row, theirs: Sequence[float]) -> tuple[str, str]:
+    """Under "floor" or under "peer"; with a name where it is not the usual one."""
+    if not theirs:
+        return "", ""
+    spread = _spread(theirs, row.unit)
+    if isinstance(row.against, Peer):
+        return "", f"{row.against} {spread}"
+    return spread if row.against == FLOOR else f"{row.against} {spread}", ""
 
 
 def _judged(samples: Samples, row: Row) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def noop(bench: Bench) -> None:
     count = bench.size(4000, 600)
     ticks = Ticks(bench.directory / "noop.ticks")
     for _ in bench.rounds():
-        bench.samples.add("noop", CELERY, pace(_drain_bare(bench, ticks, bare.NOOP, list(range(count)))))
+        bench.samples.add("noop", CELERY, pace(drain_bare(bench, ticks, bare.NOOP, list(range(count)))))
         bench.samples.add("noop", OURS, pace(drain(bench, "bench.noop", list(range(count)))))
 
 
@@ -60,7 +60,7 @@ def slots(bench: Bench) -> None:
     """Whether a slot that becomes free is taken at once."""
     ticks, (seconds, count, pool) = Ticks(bench.directory / "slots.ticks"), (0.2, 60, 4)
     for _ in bench.rounds():
-        times = _drain_bare(bench, ticks, bare.NAP, [seconds] * count, pool=pool)
+        times = drain_bare(bench, ticks, bare.NAP, [seconds] * count, pool=pool)
         bench.samples.add("slots", CELERY, times[-1] - times[0] + seconds)
         times = drain(bench, "bench.wait", [seconds] * count, pool=pool)
         bench.samples.add("slots", OURS, times[-1] - times[0] + seconds)
@@ -87,8 +87,10 @@ def drain(bench: Bench, kind: str, requests: Sequence[float], *, workers: int = 
         return bench.finish_times(len(requests))
 
 
-def _drain_bare(bench: Bench, ticks: Ticks, task: str, requests: Sequence[float], *, pool: int = POOL) -> list[float]:
-    """The same for bare Celery's tasks; when each noted its end."""
+def drain_bare(
+    bench: Bench, ticks: Ticks, task: str, requests: Sequence[float], *, pool: int = POOL, each: int = 1
+) -> list[float]:
+    """The same for bare Celery's tasks; when each noted its end. `each` is how many a request makes."""
     ticks.clear()
     with bench.bare_workers(ticks, pool=pool) as nodes:
         _send(bench, bare.NOOP, range(_WARM_RUNS), WARM)
@@ -96,7 +98,7 @@ def _drain_bare(bench: Bench, ticks: Ticks, task: str, requests: Sequence[float]
         ticks.clear()
         _send(bench, task, requests, FULL)
         bench.open(FULL, nodes)
-        _until_noted(bench, ticks, len(requests), nodes)
+        _until_noted(bench, ticks, each * len(requests), nodes)
         return ticks.times()
 
 

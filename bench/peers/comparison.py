@@ -1,0 +1,140 @@
+"""The measurements beside other libraries: which side is asked for what, in which order, and the goals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from bench.common import Bench
+from bench.measure import OURS, Goal, Peer, Row, at_least_times, beside_peers, measures, median, percentile
+from bench.peers.catalogue import (
+    ABSURD,
+    ABSURD_FAST,
+    ABSURD_SYNC,
+    DBOS,
+    DBOS_FAST,
+    DURABLE,
+    OBAN,
+    PGQUEUER,
+    PROCRASTINATE,
+    QUEUES,
+    installed,
+    side,
+)
+from bench.peers.libraries import Library
+from bench.peers.sides import Agentrun, Side
+
+_ROOM, _IN_FLIGHT = 10, 200
+_SECONDS = 15
+_USUAL = (DBOS, ABSURD, ABSURD_SYNC, *QUEUES)
+_BULK = (PROCRASTINATE, PGQUEUER, OBAN)
+_STEPPED = (DBOS, ABSURD, ABSURD_SYNC)
+
+_TEN_GOALS = {
+    DBOS: at_least_times(10),
+    DBOS_FAST: at_least_times(10),
+    ABSURD: at_least_times(4),
+    ABSURD_FAST: at_least_times(4),
+}
+_STEPS_GOALS = {DBOS: at_least_times(25), ABSURD: at_least_times(10)}
+
+only: list[str] = []
+"""Names of the peers that are asked for; empty: all that are installed."""
+
+Found = TypeVar("Found")
+
+
+def _rows(
+    metric: str, what: str, unit: str, peers: Sequence[Peer], goals: Mapping[Peer, Goal] | None = None
+) -> list[Row]:
+    return [Row(f"{metric} {peer}", what, unit, (goals or {}).get(peer), peer) for peer in peers]
+
+
+@measures(
+    "runs",
+    *_rows("ten", "runs of 10 steps", "/s", DURABLE, _TEN_GOALS),
+    *_rows("ten", "runs of 10 steps (theirs: chains of 10 jobs)", "/s", QUEUES),
+    of=beside_peers,
+)
+def runs(bench: Bench) -> None:
+    def rate(asked: Side) -> float:
+        count = {OURS: 1500, DBOS: 200, DBOS_FAST: 200}.get(asked.name, 400)
+        return asked.run_rate(bench.size(count, 60), 10, _ROOM)
+
+    _compare(bench, "ten", (*DURABLE, *QUEUES), rate)
+
+
+@measures(
+    "steps",
+    *_rows("steps", f"steps in runs of 100 steps, {_IN_FLIGHT} in flight", "/s", _STEPPED, _STEPS_GOALS),
+    of=beside_peers,
+)
+def steps(bench: Bench) -> None:
+    def rate(asked: Side) -> float:
+        if isinstance(asked, Library):
+            return asked.step_rate(100, _IN_FLIGHT, bench.size(_SECONDS, 4))
+        return Agentrun(bench).step_rate(100, _IN_FLIGHT)
+
+    _compare(bench, "steps", _STEPPED, rate)
+
+
+@measures("noops", *_rows("noop", "no-op runs", "/s", _USUAL), of=beside_peers)
+def noops(bench: Bench) -> None:
+    _compare(bench, "noop", _USUAL, lambda asked: asked.noop_rate(bench.size(2000, 200), _ROOM))
+
+
+@measures("enqueues", *_rows("one", "enqueue, one by one", "/s", _USUAL), of=beside_peers)
+def enqueues(bench: Bench) -> None:
+    _compare(bench, "one", _USUAL, lambda asked: asked.one_by_one(bench.size(1500, 200)))
+
+
+@measures("bulk", *_rows("many", "enqueue, all in one call", "/s", _BULK), of=beside_peers)
+def bulk(bench: Bench) -> None:
+    _compare(bench, "many", _BULK, lambda asked: asked.at_once(bench.size(10_000, 1000)))
+
+
+@measures(
+    "idle",
+    *_rows("idle_p50", "idle enqueue to first line of the body, p50", "ms", (*DURABLE, *QUEUES)),
+    *_rows("idle_p95", "idle enqueue to first line of the body, p95", "ms", (*DURABLE, *QUEUES)),
+    of=beside_peers,
+)
+def idle(bench: Bench) -> None:
+    for order in _orders(bench, (*DURABLE, *QUEUES)):
+        found = _asked(bench, order, lambda asked: asked.idle(bench.size(40, 5)))
+        _add(bench, "idle_p50", {name: median(times) for name, times in found.items()})
+        _add(bench, "idle_p95", {name: percentile(times, 0.95) for name, times in found.items()})
+
+
+def _compare(bench: Bench, metric: str, peers: Sequence[Peer], rate: Callable[[Side], float]) -> None:
+    for order in _orders(bench, peers):
+        _add(bench, metric, _asked(bench, order, rate))
+
+
+def _orders(bench: Bench, peers: Sequence[Peer]) -> Iterator[list[Side]]:
+    """In each round: a peer, agentrun, a peer, so that every peer has a neighbour in it. Other rounds go backwards."""
+    here = installed()
+    chosen = [side(bench, peer) for peer in peers if peer in here and (not only or peer in only)]
+    for number in bench.rounds():
+        for start in range(0, len(chosen), 2):
+            order: list[Side] = [chosen[start], Agentrun(bench), *chosen[start + 1 : start + 2]]
+            yield order[::-1] if number % 2 else order
+
+
+def _asked(bench: Bench, order: Sequence[Side], measured: Callable[[Side], Found]) -> dict[str, Found]:
+    """By name. One that cannot be measured is noted and left out of the round."""
+    found = dict[str, Found]()
+    for asked in order:
+        try:
+            found[asked.name] = measured(asked)
+        except Exception as error:
+            # The other libraries are still worth having.
+            bench.trouble[f"{asked.name}: {type(error).__name__}: {error}"] += 1
+    return found
+
+
+def _add(bench: Bench, metric: str, found: Mapping[str, float]) -> None:
+    for name in found:
+        if name != OURS and OURS in found:
+            bench.samples.add(f"{metric} {name}", name, found[name])
+            bench.samples.add(f"{metric} {name}", OURS, found[OURS])
