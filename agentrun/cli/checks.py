@@ -95,15 +95,19 @@ def _clock(moment: Moment) -> Finding:
 
 def _sweep(moment: Moment, settings: Settings) -> Finding:
     if moment.sweep_age is None:
-        return _warning("sweep", "there was never one; start `celery -A tasks beat`, or run `agentrun sweep`")
+        return _warning("sweep", f"there was never one; start `celery -A {moment.app} beat`, or run `agentrun sweep`")
     if moment.sweep_age > 3 * settings.sweep_seconds:
-        return _warning("sweep", f"the last was {span(moment.sweep_age)} ago; is `celery -A tasks beat` running?")
+        return _warning(
+            "sweep", f"the last was {span(moment.sweep_age)} ago; is `celery -A {moment.app} beat` running?"
+        )
     return _ok("sweep", f"{span(moment.sweep_age)} ago")
 
 
 def _workers(moment: Moment) -> Finding:
     if not moment.processes:
-        return _warning("workers", "none within the last minute; start `celery -A tasks worker -P threads -c 100`")
+        return _warning(
+            "workers", f"none within the last minute; start `celery -A {moment.app} worker -P threads -c 100`"
+        )
     return _ok("workers", f"{moment.processes} alive; they know: {', '.join(moment.kinds) or 'no kinds'}")
 
 

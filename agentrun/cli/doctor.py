@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -12,10 +12,10 @@ from rich.text import Text
 from agentrun.cli import screen
 from agentrun.cli.base import AllNamespaces, AsJson
 from agentrun.cli.desk import database_of, found_settings
-from agentrun.core.errors import AgentrunError, ConfigurationError, SchemaMismatch
+from agentrun.core.errors import ConfigurationError, SchemaMismatch
 from agentrun.runtime import fleet, symptoms
 from agentrun.runtime.doctor import Broker, Facts, Finding, Severity, examined, exit_code, gather, namespaces
-from agentrun.settings import Settings
+from agentrun.settings import PREFIX, Settings
 from agentrun.store.database import Database
 from agentrun.store.schema import require_head
 from agentrun.store.troubles import explained
@@ -47,6 +47,14 @@ def findings(*, all_namespaces: bool) -> Iterator[Finding]:
     except ConfigurationError as error:
         yield _broken("settings", str(error), "the environment of this command", "agentrun check")
         return
+    unset = [name for name in ("database_url", "broker_url") if getattr(settings, name) is None]
+    if unset:
+        yield _not_set(unset)
+    if "database_url" not in unset:
+        yield from _looked_at(settings, all_namespaces=all_namespaces, broker="broker_url" not in unset)
+
+
+def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Iterator[Finding]:
     queues = {settings.queue, settings.system_queue}
     try:
         with database_of(settings) as database:
@@ -62,7 +70,8 @@ def findings(*, all_namespaces: bool) -> Iterator[Finding]:
         if known is None:
             raise
         yield _broken("database", str(known), "it is down, or AGENTRUN_DATABASE_URL is wrong", "agentrun check")
-    yield from fleet.broker_findings(_broker(settings, queues), settings)
+    if broker:
+        yield from fleet.broker_findings(_broker(settings, queues), settings)
 
 
 def _facts(database: Database, settings: Settings, *, all_namespaces: bool) -> Iterator[Facts]:
@@ -78,10 +87,6 @@ def _own_clock(database: Database, settings: Settings) -> Iterator[Finding]:
 
 
 def _broker(settings: Settings, queues: set[str]) -> Broker:
-    try:
-        settings.require_broker()
-    except AgentrunError as error:
-        return Broker(problem=str(error))
     # Celery and Redis come with it: 0.4 s that other commands do without.
     from agentrun.broker.look import look
 
@@ -92,8 +97,25 @@ def _broken(check: str, says: str, cause: str, heal: str) -> Finding:
     return Finding(check, Severity.ERROR, f"nothing works without the {check}", cause, says, heal)
 
 
+_EXAMPLES = {"database_url": "postgresql://USER@HOST:5432/NAME", "broker_url": "redis://HOST:6379/0"}
+
+
+def _not_set(names: Sequence[str]) -> Finding:
+    variables = {f"{PREFIX}{name.upper()}": _EXAMPLES[name] for name in names}
+    return Finding(
+        "settings",
+        Severity.ERROR,
+        f"{' and '.join(variables)} {'is' if len(names) == 1 else 'are'} not set",
+        "this command needs the environment of your workers and producers, or a `.env` here",
+        "neither the environment nor a `.env` in this folder says so"
+        + (", and no `agentrun up` of yours runs" if len(names) == len(_EXAMPLES) else ""),
+        "export " + " ".join(f"{name}={example}" for name, example in variables.items()),
+    )
+
+
 def _told(finding: Finding, *, namespace: bool) -> Iterator[Text]:
     where = f"  [{finding.namespace}]" if namespace and finding.namespace else ""
     yield screen.status(str(finding.severity)) + Text(f"  {finding.check}{where}", style="bold")
-    for name in ("symptom", "cause", "evidence", "heal"):
-        yield Text(f"  {name:<9}", style="dim") + Text(screen.clean(getattr(finding, name)))
+    for name in ("symptom", "cause", "evidence", "heal", "needs"):
+        if said := getattr(finding, name):
+            yield Text(f"  {name:<9}", style="dim") + Text(screen.clean(said))

@@ -13,9 +13,9 @@ from agentrun.cli import screen
 from agentrun.cli.base import AsJson
 from agentrun.cli.desk import database_of, found_settings
 from agentrun.cli.words import duration
+from agentrun.core.counting import counted
 from agentrun.core.records import Purged
 from agentrun.core.words import FINAL, Status
-from agentrun.runtime.doctor import counted
 from agentrun.runtime.purging import BATCH, LARGEST_BATCH, purge
 
 group = typer.Typer()

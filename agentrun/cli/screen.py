@@ -31,6 +31,7 @@ _STYLES = {
     "notice": "cyan",
     "alive": "green",
     "draining": "yellow",
+    "late": "yellow",
     "gone": "red",
     "ok": "green",
 }

@@ -15,6 +15,7 @@ from agentrun.cli.desk import client, found_settings, run_id_of, somebody
 from agentrun.cli.story import outcome_line, run_json
 from agentrun.cli.words import json_value
 from agentrun.client import Client
+from agentrun.core.counting import counted
 from agentrun.core.errors import NotAllowed
 from agentrun.core.records import Run
 
@@ -52,9 +53,9 @@ def redrive(
     if as_json:
         screen.show_json({"found": found, "redriven": moved})
     elif yes:
-        screen.show(f"{len(moved)} of {len(found)} failed runs are queued again")
+        screen.show(f"{len(moved)} of {counted(len(found), 'failed run')} queued again")
     else:
-        screen.show(f"{len(found)} failed runs would be redriven; say --yes to do it")
+        screen.show(f"{counted(len(found), 'failed run')} would be redriven; say --yes to do it")
 
 
 @group.command("budget")

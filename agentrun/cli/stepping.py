@@ -13,6 +13,7 @@ from agentrun.cli import screen
 from agentrun.cli.base import AsJson, By, RunId
 from agentrun.cli.desk import client, found_settings, run_id_of, somebody
 from agentrun.cli.words import json_value
+from agentrun.core.counting import counted
 
 group = typer.Typer()
 steps = typer.Typer(no_args_is_help=True, help="Steps done elsewhere: list, take, complete, fail, heartbeat.")
@@ -34,7 +35,7 @@ def redispatch(run: RunId, by: By = None, as_json: AsJson = False) -> None:
     if as_json:
         screen.show_json(asdict(did))
         return
-    screen.show(Text(f"{_steps(did.sent)} of run {run_id} sent again, {len(did.left)} left"))
+    screen.show(Text(f"{counted(did.sent, 'step')} of run {run_id} sent again, {len(did.left)} left"))
     if did.left:
         screen.show(screen.table("step", "left, because", rows=did.left.items()))
 
@@ -134,10 +135,6 @@ def _said(outcome: str, as_json: bool, **more: Any) -> None:
         screen.show_json({"outcome": outcome, **more})
     else:
         screen.show(Text(outcome))
-
-
-def _steps(count: int) -> str:
-    return f"{count} {'step' if count == 1 else 'steps'}"
 
 
 def _row(row: Mapping[str, Any], *, payloads: bool) -> list[Any]:

@@ -128,11 +128,15 @@ def _revive(servers: Servers) -> None:
 
 @contextmanager
 def _signals_to(signalled: Signalled) -> Generator[None]:
-    """Let SIGINT, SIGTERM and a closed terminal end us in order; what is ignored (nohup) stays so."""
+    """Let SIGINT, SIGTERM and a closed terminal end us in order; a hangup that is ignored (nohup) stays so.
+
+    SIGINT is heard even where we were started with it ignored, as a shell script starts what it puts into the
+    background: otherwise Ctrl-C would end the script, and leave servers and workers behind.
+    """
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
-        if before[number] is not signal.SIG_IGN:
+        if number is not signal.SIGHUP or before[number] is not signal.SIG_IGN:
             signal.signal(number, signalled)
     try:
         yield

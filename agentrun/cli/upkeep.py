@@ -15,6 +15,7 @@ from agentrun.cli import screen
 from agentrun.cli.base import AsJson
 from agentrun.cli.checks import Finding, Level, findings
 from agentrun.cli.desk import database_of, found_settings, load_kinds
+from agentrun.core.counting import counted
 from agentrun.core.errors import NotAllowed
 from agentrun.runtime.kinds import Kind, registry
 from agentrun.runtime.upkeep import Sweep
@@ -33,7 +34,7 @@ def check(as_json: AsJson = False) -> None:
         rows = [(each.about, screen.status(each.level), each.says) for each in found]
         screen.show(screen.table("what", "", "", rows=rows))
     errors, warnings = _of(found, Level.ERROR), _of(found, Level.WARNING)
-    said = f"{len(errors)} errors, {len(warnings)} warnings"
+    said = f"{counted(len(errors), 'error')}, {counted(len(warnings), 'warning')}"
     if errors:
         screen.refuse(f"{said}; the first error: {errors[0].says}")
         raise typer.Exit(errors[0].exit_code)

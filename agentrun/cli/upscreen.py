@@ -13,6 +13,7 @@ from agentrun.broker.flower import PREFIX as FLOWER_PREFIX
 from agentrun.broker.flower import FlowerSettings
 from agentrun.cli import screen
 from agentrun.cli.servers import Servers
+from agentrun.core.counting import counted
 from agentrun.embedded import AlreadyRunning
 from agentrun.settings import PREFIX, Settings
 
@@ -63,7 +64,7 @@ def _where(plan: Up) -> Iterator[tuple[str, str]]:
         address = urlsplit(url).netloc.rpartition("@")[2]
         told = f"embedded {server.name} on {address}, log in {server.log}" if server else f"yours, on {address}"
         yield name, told
-    yield "worker", f"{plan.concurrency} runs at a time, queues {', '.join(plan.queues)}"
+    yield "worker", f"{counted(plan.concurrency, 'run')} at a time, queues {', '.join(plan.queues)}"
     yield "kinds", ", ".join(plan.kinds) or "none"
     yield "beat", f"a sweep every {screen.span(plan.settings.sweep_seconds)}"
     if plan.view is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from agentrun.cli.screen import instant, span
+from agentrun.core.counting import counted
 from agentrun.core.records import Run, Step
 from agentrun.core.words import Reason, Status
 from agentrun.store.watching import Moment
@@ -51,10 +52,12 @@ def standing(run: Run, moment: Moment, *, sweep_seconds: float, steps: Sequence[
 
 def _queued(run: Run, moment: Moment, *, overdue: bool) -> Standing:
     if run.due_at is not None and run.due_at > moment.now:
-        cause = f", after {_counted(run.requeue_count, 'requeue')}" if run.requeue_count else ""
+        cause = f", after {counted(run.requeue_count, 'requeue')}" if run.requeue_count else ""
         return Standing(f"it is due in {span(run.due_at - moment.now)}{cause}")
     if moment.processes == 0:
-        return Standing("no worker has been seen within the last minute", "celery -A tasks worker -P threads -c 100")
+        return Standing(
+            "no worker has been seen within the last minute", f"celery -A {moment.app} worker -P threads -c 100"
+        )
     if run.kind not in moment.kinds:
         known = ", ".join(moment.kinds) or "none"
         return Standing(f"no live worker knows its kind (they know: {known}); name its module in AGENTRUN_IMPORTS")
@@ -88,13 +91,13 @@ def _elsewhere(run: Run, pending: Sequence[Step], moment: Moment, *, overdue: bo
         those = [step for step in offered if (step.queue or "") == queue]
         since = span(moment.now - min(step.offered_at for step in those if step.offered_at))
         where = f"queue `{queue}`, for a worker that consumes it" if queue else "the listing, for a program elsewhere"
-        parts.append(f"{_counted(len(those), 'step')} on offer in {where}, for {since}")
+        parts.append(f"{counted(len(those), 'step')} on offer in {where}, for {since}")
     if len(taken) > len(lost):
         heard = [step.heartbeat_at or step.started_at for step in taken if step not in lost]
         quiet = span(moment.now - min(at for at in heard if at))
-        parts.append(f"{_counted(len(taken) - len(lost), 'step')} in progress, longest without a beat for {quiet}")
+        parts.append(f"{counted(len(taken) - len(lost), 'step')} in progress, longest without a beat for {quiet}")
     if lost:
-        parts.append(f"{_counted(len(lost), 'step')} lost by a taker that died; the next sweep settles that")
+        parts.append(f"{counted(len(lost), 'step')} lost by a taker that died; the next sweep settles that")
     if overdue:
         return Standing(f"{'; '.join(parts)}; and {_no_sweep(moment)}", "agentrun sweep")
     if any(step.queue is None for step in offered):
@@ -114,9 +117,5 @@ def _failed(run: Run) -> Standing:
 
 def _no_sweep(moment: Moment) -> str:
     if moment.sweep_age is None:
-        return "no sweep has been seen; is `celery -A tasks beat` running?"
-    return f"the last sweep was {span(moment.sweep_age)} ago; is `celery -A tasks beat` running?"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        return f"no sweep has been seen; is `celery -A {moment.app} beat` running?"
+    return f"the last sweep was {span(moment.sweep_age)} ago; is `celery -A {moment.app} beat` running?"

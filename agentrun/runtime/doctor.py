@@ -12,12 +12,17 @@ from enum import StrEnum
 from typing import Any
 
 from agentrun.core.codec import decode
+from agentrun.runtime.pager import WORKER
 from agentrun.settings import Settings
 from agentrun.store import diagnosis, episodes
 from agentrun.store.database import Database
+from agentrun.store.watching import OWN_APP
 
 Row = Mapping[str, Any]
 MOST_STRANDED = 100
+LATE_BEATS, LATE_SECONDS = 3, 15.0
+ENVIRONMENT = "AGENTRUN_DATABASE_URL, AGENTRUN_BROKER_URL and AGENTRUN_IMPORTS in its environment, or in a `.env` there"
+"""What a worker needs beside its command."""
 
 
 class Severity(StrEnum):
@@ -43,6 +48,9 @@ class Finding:
     cause: str
     evidence: str
     heal: str
+    needs: str | None = None
+    """What the command needs beside itself."""
+
     run_id: str | None = None
     namespace: str | None = None
 
@@ -87,9 +95,30 @@ class Facts:
         return [each for each in self.alive if each["queues"] and not each["draining"]]
 
     @property
+    def late(self) -> list[Row]:
+        """Those of the living that have missed beats: killed, perhaps."""
+        return [each for each in self.alive if is_late(each, self.settings)]
+
+    @property
+    def app(self) -> str:
+        """What `celery -A` is told here, as far as anybody has said within the last hour."""
+        said = [each for each in self.processes if each["about"].get("app")]
+        return max(said, key=lambda each: each["seen_at"])["about"]["app"] if said else OWN_APP
+
+    def worker(self, queue: str) -> str:
+        """The command that starts a worker of this installation for a queue."""
+        return WORKER.format(app=self.app, queue=queue)
+
+    @property
     def queues(self) -> set[str]:
         """The queues that somebody consumes."""
         return {queue for each in self.workers for queue in each["queues"]}
+
+
+def is_late(process: Row, settings: Settings) -> bool:
+    """Not seen for three beats, and for a moment."""
+    beat = process["about"].get("heartbeat") or settings.heartbeat_seconds
+    return process["silent"] > max(LATE_BEATS * beat, LATE_SECONDS)
 
 
 Check = Callable[[Facts], Iterator[Finding]]
@@ -140,13 +169,3 @@ def span(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def counted(number: int, noun: str, several: str | None = None) -> str:
-    """`1 run`, `3 runs`; `several` is the plural of a noun that does not just get an s."""
-    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
-
-
-def counted_is(number: int, noun: str) -> str:
-    """`1 run is`, `3 runs are`."""
-    return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"

@@ -26,7 +26,7 @@ UNDECLARED = Declared(Effect.NON_IDEMPOTENT_WRITE)
 
 
 def effect(
-    effect: Effect,
+    effect: Effect | str,
     *,
     reconcile: Callable[..., Any] | None = None,
     approval: bool | Callable[..., bool] = False,
@@ -35,14 +35,23 @@ def effect(
 
     `reconcile(idempotency_key)` is asked about an interrupted write: it returns `Applied(result)` or `NOT_APPLIED`,
     and then the write is settled without a person. `approval` makes a tool of an agent wait for a decision, always or
-    by a rule on its arguments.
+    by a rule on its arguments. Raises ValueError for what is no effect.
     """
+    said = as_effect(effect)
 
     def declare(function: F) -> F:
-        setattr(function, _ATTRIBUTE, Declared(effect, reconcile, approval))
+        setattr(function, _ATTRIBUTE, Declared(said, reconcile, approval))
         return function
 
     return declare
+
+
+def as_effect(said: Effect | str) -> Effect:
+    """An effect, or its word. Raises ValueError with the words that there are."""
+    try:
+        return Effect(said)
+    except ValueError:
+        raise ValueError(f"{said!r} is no effect; it is one of {', '.join(Effect)}") from None
 
 
 def declared(function: Callable[..., Any]) -> Declared | None:

@@ -28,7 +28,7 @@ from agentrun.runtime.handing_on import HandingOn
 from agentrun.runtime.keys import branching_tasks
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Heartbeat, drain
-from agentrun.runtime.presence import presence
+from agentrun.runtime.presence import celery_app, presence
 from agentrun.runtime.segment import Executing, run_segment
 from agentrun.runtime.settling import Report
 from agentrun.runtime.taking import run_step
@@ -39,6 +39,7 @@ from agentrun.store.database import Database
 from agentrun.store.heirs import HERE, INHERIT_RUNS, INHERIT_STEPS
 from agentrun.store.sweeping import PROCESS_GONE, PROCESS_SEEN
 from agentrun.store.waits import DUE_OF_RUN
+from agentrun.store.watching import OWN_APP
 from agentrun.store.writer import Writer
 
 log = logging.getLogger("agentrun.runtime")
@@ -88,7 +89,7 @@ class Engine:
         self.heartbeat = Heartbeat(
             database, every=settings.heartbeat_seconds, lease=settings.lease_seconds, on_beat=self._on_beat
         )
-        self.loop = asyncio.new_event_loop()
+        self.loop = __import__("uvloop").new_event_loop() if os.environ.get("TRY_UV") else asyncio.new_event_loop()
         self.loop.set_task_factory(branching_tasks)  # pyright: ignore[reportArgumentType]
         self._thread = threading.Thread(target=self._serve, name="agentrun loop", daemon=True)
         self._thread.start()
@@ -249,7 +250,9 @@ class Engine:
         # Where nobody has ever swept, beat may be starting just now: it gets as long as after any other sweep.
         seconds = time.monotonic() - self._since if age is None else float(age)
         if self._sweep is not None and seconds > 3 * self.settings.sweep_seconds:
-            self._sweep("no sweep for a while; this worker does one (is `celery -A tasks beat` running?)")
+            self._sweep(
+                f"no sweep for a while; this worker does one (is `celery -A {celery_app() or OWN_APP} beat` running?)"
+            )
         if named and time.monotonic() - self._since < self.settings.lease_seconds:
             self._inherit(connection, params)
 

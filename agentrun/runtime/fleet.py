@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrun.core.alarms import Occasion
-from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, counted, counted_is, span
+from agentrun.core.counting import counted, counted_is
+from agentrun.runtime.doctor import ENVIRONMENT, Broker, Facts, Finding, Row, Severity, span
 from agentrun.settings import Settings
 
 LARGEST_SKEW_SECONDS = 5.0
@@ -20,7 +21,8 @@ def no_workers(facts: Facts) -> Iterator[Finding]:
             "no worker is alive",
             "none runs, or none reaches the database",
             "none was seen within the last minute",
-            f"celery -A tasks worker -P threads -c 100 -Q {facts.settings.queue},{facts.settings.system_queue}",
+            facts.worker(f"{facts.settings.queue},{facts.settings.system_queue}"),
+            needs=ENVIRONMENT,
         )
 
 
@@ -114,10 +116,23 @@ def vanished(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "killed",
             Severity.NOTICE,
-            f"{len(gone)} processes ended within the last hour without saying so",
+            f"{counted(len(gone), 'process', 'processes')} ended within the last hour without saying so",
             "killed, out of memory, or cut off from the database",
             ", ".join(f"`{each['name']}` {span(each['silent'])} ago" for each in gone[:5]),
             "kill -TERM PID, and at least AGENTRUN_DRAIN_SECONDS until a KILL",
+        )
+
+
+def late(facts: Facts) -> Iterator[Finding]:
+    """P. Processes that have missed beats, and are not given up yet."""
+    for each in facts.late:
+        yield Finding(
+            "late_worker",
+            Severity.NOTICE,
+            f"`{each['name']}` was last seen {span(each['silent'])} ago",
+            "killed, frozen, overloaded, or cut off from the database",
+            f"it holds {counted(each['holds'], 'run')}; after a minute without a beat it counts as gone",
+            "agentrun workers",
         )
 
 
@@ -140,7 +155,8 @@ def _drains_long(process: Row, settings: Settings) -> bool:
 
 
 CHECKS = (
-    no_workers, clock_skew, visibility_timeout, deployments, shared_stable_ids, nobody_is_told, vanished, long_drain,
+    no_workers, clock_skew, visibility_timeout, deployments, shared_stable_ids, nobody_is_told, late, vanished,
+    long_drain,
 )  # fmt: skip
 
 
@@ -162,14 +178,14 @@ def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
             Severity.WARNING,
             "Redis throws keys away when it is full, messages too: wakes are lost until a sweep sends them again",
             f"maxmemory-policy is {broker.policy}",
-            f"{broker.evicted or 0} keys evicted since it started",
+            f"{counted(broker.evicted or 0, 'key')} evicted since it started",
             "redis-cli -u $AGENTRUN_BROKER_URL config set maxmemory-policy noeviction",
         )
     elif broker.evicted:
         yield Finding(
             "evicted",
             Severity.NOTICE,
-            f"Redis has thrown {broker.evicted} keys away since it started",
+            f"Redis has thrown {counted(broker.evicted, 'key')} away since it started",
             "its maxmemory-policy was another one before",
             "evicted_keys of INFO; the sweep has sent lost wakes again",
             "redis-cli -u $AGENTRUN_BROKER_URL config resetstat",

@@ -13,14 +13,17 @@ from typing import Any, assert_never
 from agentrun.core.alarms import Occasion, Shape
 from agentrun.core.words import StepKind, StepStatus
 from agentrun.runtime import hooks
+from agentrun.runtime.presence import celery_app
 from agentrun.settings import Settings
 from agentrun.store import episodes
 from agentrun.store.database import Database
+from agentrun.store.watching import OWN_APP
 
 PASS = "pager"  # noqa: S105 - the name of its row in `sweeps`
 EVERY_SECONDS = 60.0
 MOST_RUNS = 100
-WORKER = "celery -A tasks worker -P threads -c 100 -Q {}"
+
+WORKER = "celery -A {app} worker -P threads -c 100 -Q {queue}"
 
 Row = Mapping[str, Any]
 
@@ -58,21 +61,21 @@ def facts(row: Row) -> dict[str, Any]:
         "waiting_on": row["waiting_on"],
         "owner": row["owner"],
         "step": _step(row),
-        "command": command(Shape(row["shape"]), row),
+        "command": command(Shape(row["shape"]), row, app=celery_app() or OWN_APP),
     }
 
 
-def command(shape: Shape, row: Row) -> str:
-    """The one command that helps a run of this shape."""
+def command(shape: Shape, row: Row, *, app: str) -> str:
+    """The one command that helps a run of this shape; `app` is what `celery -A` is told here."""
     match shape:
         case Shape.SILENT_STEP if row["step_status"] == StepStatus.OFFERED and row["step_kind"] == StepKind.EXTERNAL:
             return f"agentrun step list --run {row['run_id']}"
         case Shape.SILENT_STEP if row["step_status"] == StepStatus.OFFERED and not row["step_consumed"]:
-            return WORKER.format(row["step_queue"])
+            return WORKER.format(app=app, queue=row["step_queue"])
         case Shape.SILENT_STEP:
             return f"agentrun redispatch {row['run_id']}"
         case Shape.UNCLAIMED:
-            return WORKER.format(row["queue"])
+            return WORKER.format(app=app, queue=row["queue"])
         case Shape.NEVER_RESOLVED | Shape.NO_PROGRESS:
             return f"agentrun cancel {row['run_id']}"
         case _:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from agentrun.core.counting import counted
 from agentrun.core.errors import NonDeterminism
 from agentrun.core.words import Status, StepKind, StepStatus
 from agentrun.runtime.journals import Journal
@@ -64,7 +65,7 @@ class Replay:
         if self.parts is not None:
             return f"run {self.run_id} ({self.kind}) parts {self.parts}"
         where = f"goes on with {', '.join(self.goes_on)}" if self.goes_on else self.ending
-        return f"run {self.run_id} ({self.kind}) takes the same way over {self.replayed} steps, and {where}"
+        return f"run {self.run_id} ({self.kind}) takes the same way over {counted(self.replayed, 'step')}, and {where}"
 
     def as_json(self) -> dict[str, Any]:
         """For machines."""

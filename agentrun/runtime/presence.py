@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from agentrun.core.alarms import Occasion
@@ -30,6 +33,8 @@ def presence(
         "about": json.dumps(
             {
                 **about,
+                "app": celery_app(),
+                "heartbeat": settings.heartbeat_seconds,
                 "imports": list(settings.imports),
                 "remote_steps": list(remote_steps.names()),
                 "longest_countdown": settings.longest_countdown_seconds,
@@ -39,6 +44,19 @@ def presence(
         # Compared with the database's, never used: every instant that counts is the database's.
         "host_time": datetime.now(UTC),  # noqa: TID251
     }
+
+
+def celery_app(arguments: Sequence[str] | None = None) -> str | None:
+    """What `celery -A` was told in this process; None where it is no command of Celery's."""
+    program, *options = sys.argv if arguments is None else arguments
+    if Path(program).parts[-2:] != ("celery", "__main__.py") and Path(program).name != "celery":
+        return None
+    for option, value in zip(options, [*options[1:], ""], strict=True):
+        if option in ("-A", "--app"):
+            return value
+        if option.startswith(("-A", "--app=")):
+            return option.removeprefix("-A").removeprefix("--app=")
+    return os.environ.get("APP")
 
 
 @cache

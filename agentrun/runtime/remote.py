@@ -22,6 +22,7 @@ from agentrun.core.policy import Backoff
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, WaitKind, WaitStatus
 from agentrun.runtime.current import idempotency_key
+from agentrun.runtime.effects import as_effect
 from agentrun.runtime.gathering import note_waiting
 from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import Retries, as_retries
@@ -65,7 +66,7 @@ class RemoteVerbs:
         pickup_timeout: timedelta | float | None = None,
         retries: Retries | int | None = None,
         backoff: float | None = None,
-        effect: Effect | None = None,
+        effect: Effect | str | None = None,
         redispatch_max: int | None = None,
         returns: Any = None,
     ) -> Coroutine[Any, Any, Any]:
@@ -82,8 +83,9 @@ class RemoteVerbs:
         nobody answered. Raises InvalidRequest for an input that does not fit, before anything is stored.
         """
         step = remote_steps.get(name)
+        said = as_effect(effect) if effect is not None else None
         policy = _policy(
-            tried=as_retries(retries), backoff=backoff, timeout=timeout, pickup_timeout=pickup_timeout, effect=effect,
+            tried=as_retries(retries), backoff=backoff, timeout=timeout, pickup_timeout=pickup_timeout, effect=said,
             redispatch_max=redispatch_max,
         )  # fmt: skip
         declared = step.declares.effect if step is not None else Effect.NON_IDEMPOTENT_WRITE
@@ -94,7 +96,7 @@ class RemoteVerbs:
             key=key_for(self._key),
             kind=StepKind.REMOTE,
             name=_named(name),
-            effect=effect or declared,
+            effect=said or declared,
             input=self._within(text),
             queue=settings.queue_of(queue, step.queue if step is not None else None),
             policy=policy,
@@ -111,7 +113,7 @@ class RemoteVerbs:
         timeout: timedelta | float | None = None,
         retries: Retries | int | None = None,
         backoff: float | None = None,
-        effect: Effect = Effect.NON_IDEMPOTENT_WRITE,
+        effect: Effect | str = Effect.NON_IDEMPOTENT_WRITE,
         redispatch_max: int | None = None,
         returns: Any = None,
     ) -> Coroutine[Any, Any, Any]:
@@ -122,14 +124,14 @@ class RemoteVerbs:
         and `backoff` are for failures that the program calls retryable. Raises as `remote`.
         """
         policy = _policy(
-            tried=as_retries(retries), backoff=backoff, timeout=timeout, pickup_timeout=None, effect=effect,
+            tried=as_retries(retries), backoff=backoff, timeout=timeout, pickup_timeout=None, effect=as_effect(effect),
             redispatch_max=redispatch_max,
         ) | {"window": _seconds(window)}  # fmt: skip
         spec = OfferSpec(
             key=key_for(self._key),
             kind=StepKind.EXTERNAL,
             name=_named(name),
-            effect=effect,
+            effect=as_effect(effect),
             input=self._within(encode(input, what=f"the input of `{name}`")),
             queue=None,
             policy=policy,

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from agentrun.core.codec import encode
 from agentrun.core.errors import ConfigurationError, InvalidRequest, InvalidResult, UnknownKind
 from agentrun.core.words import Effect
-from agentrun.runtime.effects import UNDECLARED, Declared, declared
+from agentrun.runtime.effects import UNDECLARED, Declared, as_effect, declared
 from agentrun.runtime.kinds import explain, plain_request, spread_request, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -130,7 +130,7 @@ remote_steps = RemoteSteps()
 def remote_step(
     name: str,
     *,
-    effect: Effect | None = None,
+    effect: Effect | str | None = None,
     reconcile: Callable[..., Any] | None = None,
     queue: str | None = None,
 ) -> Callable[[F], F]:
@@ -141,11 +141,12 @@ def remote_step(
     which is never repeated. `reconcile(idempotency_key)` is asked about an interrupted write. `queue` is where bodies
     offer it that name none.
 
-    Raises ConfigurationError where the signature cannot be used or the name is taken.
+    Raises ConfigurationError where the signature cannot be used or the name is taken, ValueError for what is no effect.
     """
+    said = as_effect(effect) if effect is not None else None
 
     def register(function: F) -> F:
-        remote_steps.add(_step_of(name, function, effect, reconcile, queue))
+        remote_steps.add(_step_of(name, function, said, reconcile, queue))
         return function
 
     return register

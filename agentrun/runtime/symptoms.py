@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrun.core.alarms import Shape
-from agentrun.runtime.doctor import Facts, Finding, Row, Severity, counted, counted_is, span
-from agentrun.runtime.pager import WORKER, command
+from agentrun.core.counting import counted, counted_is
+from agentrun.runtime.doctor import ENVIRONMENT, Facts, Finding, Row, Severity, span
+from agentrun.runtime.pager import command
 
 SWEPT_WITHIN = 60.0
 
@@ -22,7 +23,8 @@ def no_sweep(facts: Facts) -> Iterator[Finding]:
         "no sweep for more than a minute: crashed runs, due timers and lost wakes stay where they are",
         "beat does not run, or nobody consumes the queue of sweeps",
         "there was never one" if age is None else f"the last was {span(age)} ago, by `{facts.sweep['by']}`",
-        "celery -A tasks beat",
+        f"celery -A {facts.app} beat",
+        needs=ENVIRONMENT,
     )
 
 
@@ -37,7 +39,8 @@ def no_worker(facts: Facts) -> Iterator[Finding]:
             f"{counted_is(count, 'run')} due on queue `{queue}`, the oldest for {span(oldest)}",
             f"no live worker consumes `{queue}`",
             _consumed(facts),
-            WORKER.format(queue),
+            facts.worker(queue),
+            needs=ENVIRONMENT,
         )
 
 
@@ -52,7 +55,8 @@ def no_step_worker(facts: Facts) -> Iterator[Finding]:
             f"{counted_is(count, 'remote step')} offered on queue `{queue}`, the oldest for {span(oldest)}",
             f"no live worker consumes `{queue}`",
             _consumed(facts),
-            WORKER.format(queue),
+            facts.worker(queue),
+            needs=ENVIRONMENT,
         )
 
 
@@ -69,7 +73,8 @@ def unknown_step(facts: Facts) -> Iterator[Finding]:
                 f"{span(row['oldest'])}",
                 f"no live worker of queue `{row['queue']}` has registered it",
                 f"they know: {', '.join(sorted(known)) or 'no remote steps'}",
-                f"AGENTRUN_IMPORTS=MODULE {WORKER.format(row['queue'])}",
+                f"AGENTRUN_IMPORTS=MODULE {facts.worker(row['queue'])}",
+                needs=ENVIRONMENT,
             )
 
 
@@ -84,7 +89,8 @@ def unknown_kind(facts: Facts) -> Iterator[Finding]:
                 f"{counted_is(row['count'], 'run')} due of kind `{row['kind']}`, the oldest for {span(row['oldest'])}",
                 f"no live worker of queue `{row['queue']}` has a body for it",
                 f"they know: {', '.join(sorted(known)) or 'no kinds'}",
-                f"AGENTRUN_IMPORTS=MODULE {WORKER.format(row['queue'])}",
+                f"AGENTRUN_IMPORTS=MODULE {facts.worker(row['queue'])}",
+                needs=ENVIRONMENT,
             )
 
 
@@ -127,19 +133,19 @@ def stranded(facts: Facts) -> Iterator[Finding]:
                 f"{counted_is(len(rows), 'run')} standing still for up to {span(rows[0]['age'])}: {symptom}",
                 cause,
                 f"run {rows[0]['run_id']} ({rows[0]['kind']}){_step(rows[0])}",
-                command(shape, rows[0]),
+                command(shape, rows[0], app=facts.app),
                 run_id=str(rows[0]["run_id"]),
             )
 
 
 _DIED = {
-    "write": ("were interrupted in a write", "nobody can say whether it happened; ask the other system by its key",
+    "write": ("interrupted in a write", "nobody can say whether it happened; ask the other system by its key",
               "agentrun resolve {} --applied --result JSON, or --not-applied"),
-    "crashes": ("took down their workers more often than their budget allows", "a body that kills its process",
+    "crashes": ("took workers down more often than the budget allows", "a body that kills its process",
                 "agentrun redrive {}"),
     "lost_step": ("lost a remote step more often than AGENTRUN_REDISPATCH_MAX allows",
                   "the step kills its workers, or they are stopped without a drain", "agentrun redrive {}"),
-    "other": ("ended with an error that another try would not repair", "a bug, a bad request, a wrong password",
+    "other": ("an error that another try would not repair", "a bug, a bad request, a wrong password",
               "agentrun redrive {}"),
 }  # fmt: skip
 
@@ -151,12 +157,23 @@ def dead_letters(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "interrupted_write" if row["cause"] == "write" else f"dead_{row['cause']}",
             Severity.WARNING,
-            f"{row['count']} dead-lettered within seven days: they {symptom}",
+            f"{counted(row['count'], 'run')} dead-lettered within seven days: {symptom}",
             cause,
-            f"the last one {span(row['newest'])} ago; `agentrun show {row['run_id']}` has its error",
-            heal.format(row["run_id"]),
-            run_id=str(row["run_id"]),
+            _named(row),
+            heal.format(row["run_ids"][0]),
+            run_id=str(row["run_ids"][0]),
         )
+
+
+def _named(row: Row) -> str:
+    """The last ones, how many more there are, and what lists them all."""
+    more = row["count"] - len(row["run_ids"])
+    these = ", ".join(map(str, row["run_ids"])) + (f" and {more:,} more" if more else "")
+    reason = f" --reason {row['reasons'][0]}" if len(row["reasons"]) == 1 else ""
+    return (
+        f"the last {span(row['newest'])} ago: {these}; `agentrun show {row['run_ids'][0]}` has its error, "
+        f"`agentrun list --status failed{reason}` lists them"
+    )
 
 
 def paged(facts: Facts) -> Iterator[Finding]:
@@ -211,12 +228,15 @@ CHECKS = (
 def _consumed(facts: Facts) -> str:
     if not facts.workers:
         return "no worker was seen within the last minute"
-    return f"{counted_is(len(facts.workers), 'worker')} alive, and consume: {', '.join(sorted(facts.queues))}"
+    late = [each for each in facts.late if each in facts.workers]
+    said = f" ({len(late)} of them late: see `agentrun workers`)" if late else ""
+    consume = "consumes" if len(facts.workers) == 1 else "consume"
+    return f"{counted_is(len(facts.workers), 'worker')} alive{said}, and {consume}: {', '.join(sorted(facts.queues))}"
 
 
 def _step(row: Row) -> str:
     if row["step_key"] is None:
         return ""
     beat = f", last beat {span(row['step_heartbeat_age'])} ago" if row["step_heartbeat_age"] is not None else ""
-    again = f", re-dispatched {row['step_redispatch_count']} times" if row["step_redispatch_count"] else ""
+    again = f", re-dispatched {counted(row['step_redispatch_count'], 'time')}" if row["step_redispatch_count"] else ""
     return f", step `{row['step_name']}` {row['step_key']}, pending for {span(row['step_age'] or 0)}{beat}{again}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Double, Text, and_, case, cast, delete, func, literal_column, or_, select
-from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, UUID, aggregate_order_by
 
 from agentrun.core.alarms import NoticeEnding
 from agentrun.core.words import FINAL, Status, StepStatus, WaitKind, WaitStatus
@@ -21,6 +21,9 @@ from agentrun.store.transitions import write_in_flight
 
 MOST = number(50_000)
 """How many due runs, or dead letters, are counted."""
+
+NAMED = number(3)
+"""How many dead letters of a sort are named."""
 
 _DAY = cast(literal_column("'1 day'"), INTERVAL)
 _WEEK = cast(literal_column("'7 days'"), INTERVAL)
@@ -143,14 +146,19 @@ def _dead() -> Statement:
         runs.c.finished_at > now() - _WEEK,
     )
     some = (
-        select(runs.c.id, runs.c.finished_at.label("at"), cause.label("cause"))
+        select(runs.c.id, runs.c.reason, runs.c.finished_at.label("at"), cause.label("cause"))
         .where(*died)
         .order_by(runs.c.finished_at.desc())
         .limit(MOST)
         .subquery("some")
     )
-    newest = _first(some.c.id, some.c.at.desc())
-    facts = (func.count().label("count"), newest.label("run_id"), _age(func.max(some.c.at)).label("newest"))
+    latest = func.array_agg(aggregate_order_by(some.c.id, some.c.at.desc()), type_=ARRAY(UUID))
+    facts = (
+        func.count().label("count"),
+        latest[number(1) : NAMED].label("run_ids"),
+        func.array_agg(some.c.reason.distinct(), type_=ARRAY(Text)).label("reasons"),
+        _age(func.max(some.c.at)).label("newest"),
+    )
     return compiled("dead_letters", select(some.c.cause, *facts).group_by(some.c.cause))
 
 

@@ -16,6 +16,9 @@ from agentrun.store.mover import NAMESPACE
 from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.tables import processes, runs, sweeps
 
+OWN_APP = "agentrun.broker.default"
+"""The Celery application of who has none of their own: it is there wherever agentrun is installed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -27,6 +30,8 @@ class Moment:
     sweep_age: float | None
     processes: int
     kinds: tuple[str, ...]
+    app: str
+    """What `celery -A` is told here, as the worker that was seen last says."""
 
 
 def moment(database: Database, namespace: str) -> Moment:
@@ -50,6 +55,8 @@ def _moment() -> Statement:
     age = select(func.extract("epoch", now() - sweeps.c.swept_at)).where(
         sweeps.c.namespace == NAMESPACE, sweeps.c.name == word("sweep")
     )
+    said = processes.c.about.op("->>")(word("app"))
+    app = select(said).where(processes.c.namespace == NAMESPACE, said.is_not(None)).order_by(processes.c.seen_at.desc())
     known = select(func.unnest(processes.c.kinds).label("kind")).where(*alive).distinct().subquery("known")
     return compiled(
         "moment",
@@ -59,6 +66,7 @@ def _moment() -> Statement:
             age.scalar_subquery().label("sweep_age"),
             select(func.count()).select_from(processes).where(*alive).scalar_subquery().label("processes"),
             select(func.array_agg(known.c.kind)).scalar_subquery().label("kinds"),
+            app.limit(number(1)).scalar_subquery().label("app"),
         ),
     )
 
@@ -66,7 +74,8 @@ def _moment() -> Statement:
 def _as_moment(row: Mapping[str, Any]) -> Moment:
     age = row["sweep_age"]
     kinds = tuple(sorted(row["kinds"] or ()))
-    return Moment(row["now"], row["server"], None if age is None else float(age), row["processes"], kinds)
+    sweep_age = None if age is None else float(age)
+    return Moment(row["now"], row["server"], sweep_age, row["processes"], kinds, row["app"] or OWN_APP)
 
 
 MOMENT = later(_moment)

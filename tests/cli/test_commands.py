@@ -114,7 +114,7 @@ def test_show_says_why_a_run_does_not_move(cli: Cli, client: Client) -> None:
     assert "due in" in cli("show", str(later), "--json").json["why"]
     told = cli("show", str(now), "--json").json
     assert "no worker has been seen" in told["why"]
-    assert told["heal"].startswith("celery -A tasks worker")
+    assert told["heal"].startswith("celery -A agentrun.broker.default worker")
 
 
 def test_show_says_when_the_workers_do_not_know_the_kind(cli: Cli, client: Client, engine: Engine) -> None:
@@ -201,7 +201,7 @@ def test_check_tells_errors_apart_from_warnings(cli: Cli, kinds: Registry) -> No
     assert said.code == 3
     assert {each["about"] for each in said.json["findings"] if each["level"] == "error"} == {"broker"}
     assert {each["about"] for each in said.json["findings"] if each["level"] == "warning"} == {"sweep", "workers"}
-    assert "1 errors" in said.err
+    assert "1 error, 2 warnings" in said.err
 
 
 def test_migrate_brings_an_empty_database_up_and_down_again(cli: Cli, empty_database_url: str) -> None:

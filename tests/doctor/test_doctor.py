@@ -27,6 +27,7 @@ from tests.cli.conftest import Cli
 from tests.doctor.conftest import Doctor, Past, Worker
 
 Sql = Callable[..., None]
+WORKER = "celery -A agentrun.broker.default worker -P threads -c 100 -Q gpu"
 
 
 def test_a_healthy_system_has_no_findings(healthy: Engine, doctor: Doctor, cli: Cli, rows: Rows, past: Past) -> None:
@@ -46,7 +47,7 @@ def test_no_sweep(healthy: Engine, doctor: Doctor, run_sql: Sql, rows: Rows) -> 
     run_sql("UPDATE agentrun.sweeps SET swept_at = now() - interval '70 s'")
     found = doctor()
     assert (found["no_sweep"]["severity"], found["exit"]) == ("warning", 1)
-    assert found["no_sweep"]["heal"] == "celery -A tasks beat"
+    assert found["no_sweep"]["heal"] == "celery -A agentrun.broker.default beat"
     rows.queued()
     found = doctor()
     assert (found["no_sweep"]["severity"], found["exit"]) == ("error", 2)
@@ -61,7 +62,8 @@ def test_nobody_consumes_the_queue_of_a_due_run(
     rows.queued(queue="gpu", due_at=datetime.now(UTC) + timedelta(hours=1))
     found = doctor()
     assert found["no_worker"]["symptom"].startswith("1 run is due on queue `gpu`")
-    assert found["no_worker"]["heal"] == "celery -A tasks worker -P threads -c 100 -Q gpu"
+    assert found["no_worker"]["heal"] == WORKER
+    assert "AGENTRUN_IMPORTS" in found["no_worker"]["needs"]
     assert found["exit"] == 2
     seen_worker(queues=("gpu",))
     assert doctor() == {"exit": 0}
@@ -119,6 +121,61 @@ def test_a_dead_letter(error: str, check: str, healthy: Engine, doctor: Doctor, 
     assert found["exit"] == 1
 
 
+def test_dead_letters_are_named_up_to_three_with_what_lists_them_all(
+    healthy: Engine, doctor: Doctor, rows: Rows
+) -> None:
+    ids = [str(rows.final(Status.FAILED)) for _ in range(5)]
+    said = doctor()["dead_other"]
+    assert said["symptom"].startswith("5 runs dead-lettered")
+    assert [run_id for run_id in ids if run_id in said["evidence"]] == ids[2:]
+    assert "and 2 more" in said["evidence"]
+    assert "`agentrun list --status failed --reason not_retryable` lists them" in said["evidence"]
+    rows.final(Status.FAILED, Reason.RETRIES_EXHAUSTED)
+    assert "`agentrun list --status failed` lists them" in doctor()["dead_other"]["evidence"]
+
+
+def test_a_process_that_has_missed_beats_is_late_before_it_is_gone(
+    healthy: Engine, doctor: Doctor, cli: Cli, rows: Rows, run_sql: Sql
+) -> None:
+    rows.queued(queue="gpu")
+    run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '20 s'")
+    found = doctor()
+    assert "was last seen 20 s ago" in found["late_worker"]["symptom"]
+    assert "1 of them late" in found["no_worker"]["evidence"]
+    (worker,) = cli("workers", "--json").json["workers"]
+    assert (worker["state"], round(worker["silent_seconds"])) == ("late", 20)
+    assert "late" in cli("workers").out
+    run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '5 s'")
+    assert "late_worker" not in doctor()
+
+
+def test_commands_name_the_application_that_workers_were_started_with(
+    healthy: Engine, doctor: Doctor, cli: Cli, rows: Rows, run_sql: Sql
+) -> None:
+    run_id = rows.queued(queue="gpu")
+    run_sql("""UPDATE agentrun.processes SET about = '{"app": "shop.celery"}'""")
+    assert doctor()["no_worker"]["heal"] == "celery -A shop.celery worker -P threads -c 100 -Q gpu"
+    run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '2 min'")
+    assert cli("show", str(run_id), "--json").json["heal"] == "celery -A shop.celery worker -P threads -c 100"
+
+
+@pytest.mark.parametrize(
+    ("said", "app"),
+    [
+        ("/usr/bin/celery -A shop worker -Q a", "shop"),
+        ("/lib/celery/__main__.py --app=shop:app -b redis:// worker", "shop:app"),
+        ("celery --app shop worker", "shop"),
+        ("celery -Ashop worker", "shop"),
+        ("celery worker -Q a", None),
+        ("/usr/bin/pytest -A shop", None),
+        ("/srv/serve/__main__.py -A shop", None),
+    ],
+)
+def test_a_worker_knows_what_celery_was_told(said: str, app: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("APP", raising=False)
+    assert presence.celery_app(said.split()) == app
+
+
 def test_runs_that_stand_still(
     healthy: Engine, doctor: Doctor, rows: Rows, past: Past, sweep: Callable[[], Any], run_sql: Sql
 ) -> None:
@@ -151,7 +208,7 @@ def test_a_remote_step_that_nobody_takes(
     healthy.run(run_id)
     found = doctor()
     assert "silent_step" not in found
-    assert found["no_step_worker"]["heal"] == "celery -A tasks worker -P threads -c 100 -Q gpu"
+    assert found["no_step_worker"]["heal"] == WORKER
     past.run(run_id)
     assert doctor()["silent_step"]["heal"] == found["no_step_worker"]["heal"]
     seen_worker(queues=("gpu",))
@@ -159,7 +216,7 @@ def test_a_remote_step_that_nobody_takes(
     assert "no_step_worker" not in found
     assert found["silent_step"]["heal"] == f"agentrun redispatch {run_id}"
     assert cli(*found["silent_step"]["heal"].split()[1:]).code == 0
-    assert found["unknown_step"]["heal"] == "AGENTRUN_IMPORTS=MODULE celery -A tasks worker -P threads -c 100 -Q gpu"
+    assert found["unknown_step"]["heal"] == f"AGENTRUN_IMPORTS=MODULE {WORKER}"
     before = remote_steps.snapshot()
     remote_step("render", effect=Effect.READ_ONLY)(_render)
     try:
@@ -304,9 +361,19 @@ def test_settings_that_cannot_be_used(doctor: Doctor) -> None:
     assert found["exit"] == 2
 
 
-@pytest.mark.parametrize("url", ["redis://localhost:1/0", None], ids=["away", "not set"])
-def test_a_broker_that_is_away(url: str | None, healthy: Engine, doctor: Doctor) -> None:
-    found = doctor(AGENTRUN_BROKER_URL=url)
+def test_urls_that_are_not_set_are_named_and_nothing_else_is(healthy: Engine, doctor: Doctor) -> None:
+    found = doctor(AGENTRUN_DATABASE_URL=None, AGENTRUN_BROKER_URL=None)
+    assert set(found) == {"settings", "exit"}
+    for variable in ("AGENTRUN_DATABASE_URL", "AGENTRUN_BROKER_URL"):
+        assert variable in found["settings"]["symptom"]
+        assert f"{variable}=" in found["settings"]["heal"]
+    found = doctor(AGENTRUN_BROKER_URL=None)
+    assert (set(found), found["exit"]) == ({"settings", "exit"}, 2)
+    assert "DATABASE" not in found["settings"]["symptom"]
+
+
+def test_a_broker_that_is_away(healthy: Engine, doctor: Doctor) -> None:
+    found = doctor(AGENTRUN_BROKER_URL="redis://localhost:1/0")
     assert (found["broker_away"]["severity"], found["exit"]) == ("error", 2)
 
 
@@ -366,8 +433,9 @@ def test_the_screen_has_symptom_cause_evidence_and_the_command_worst_first(
     rows.queued(queue="gpu")
     said = cli("doctor")
     lines = said.out.splitlines()
-    assert [line.split()[:2] for line in lines[::5]] == [["error", "no_worker"], ["warning", "dead_other"]]
-    assert [line.split()[0] for line in lines[1:5]] == ["symptom", "cause", "evidence", "heal"]
+    assert [line.split()[:2] for line in lines[::6]] == [["error", "no_worker"], ["warning", "dead_other"]]
+    assert [line.split()[0] for line in lines[1:6]] == ["symptom", "cause", "evidence", "heal", "needs"]
+    assert [line.split()[0] for line in lines[7:]] == ["symptom", "cause", "evidence", "heal"]
     assert said.code == 2
 
 

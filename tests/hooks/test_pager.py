@@ -70,9 +70,9 @@ def heard() -> list[Data]:
 
 
 COMMANDS = {
-    Shape.SILENT_STEP: "celery -A tasks worker -P threads -c 100 -Q gpu",
+    Shape.SILENT_STEP: "celery -A agentrun.broker.default worker -P threads -c 100 -Q gpu",
     Shape.NEVER_RESOLVED: "agentrun cancel {}",
-    Shape.UNCLAIMED: "celery -A tasks worker -P threads -c 100 -Q agentrun",
+    Shape.UNCLAIMED: "celery -A agentrun.broker.default worker -P threads -c 100 -Q agentrun",
     Shape.NO_PROGRESS: "agentrun cancel {}",
 }
 
