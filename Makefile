@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The directory is part of the stamp: an environment copied along with a clone would import the original's code.
 STAMP := .venv/.ready-$(shell { pwd; sed '/^\[tool/,$$d' pyproject.toml; cat requirements.lock; } | cksum | tr ' ' -)
 RUN := .venv/bin/python -m
-# Libraries that agentrun is measured beside. Some of them need a newer Python than others do.
+# Libraries that agentrun is measured beside, and one that draws. Oban needs Python 3.12: PEERS_PYTHON=python3.12.
 PEERS_PYTHON ?= .venv/bin/python
 PEERS := .venv-peers/.ready-$(shell { echo "$(PEERS_PYTHON)"; cat bench/peers/requirements.txt; } | cksum | tr ' ' -)
 ARGS ?=
@@ -44,6 +44,9 @@ bench: $(STAMP) ## throughput and latency, next to bare Celery's
 
 bench-peers: $(STAMP) $(PEERS) ## next to other libraries, which are installed for it into .venv-peers
 	@$(RUN) bench peers $(ARGS)
+
+bench-plots: $(PEERS) ## draw the newest results of `make bench`
+	@.venv-peers/bin/python -m bench.plots $(ARGS)
 
 chaos: $(STAMP) ## workers killed, Redis flushed, PostgreSQL restarted: every effect once (ARGS="--seed 7 --scale 1.0")
 	@$(RUN) tests.chaos $(ARGS)

@@ -25,7 +25,7 @@ from bench.peers.catalogue import versions
 from bench.profile import WORKLOADS, profile
 from bench.report import save, show
 
-for _group in ("producers", "throughput", "latency", "guarantees", "crash", "waiting", "signals", "idle"):
+for _group in ("producers", "throughput", "latency", "guarantees", "crash", "waiting", "signals", "idle", "curves"):
     importlib.import_module(f"bench.{_group}")  # in the order of the table
 
 console = Console(stderr=True, highlight=False)
