@@ -20,6 +20,7 @@ from psycopg import sql
 
 import agentrun.store
 from agentrun.embedded import Embedded
+from agentrun.store.connect import THROUGH_A_POOLER
 from agentrun.store.sql import Statement
 
 _ENTRY = re.compile(r"^@([^@]*)@ (LOG|DETAIL|ERROR|WARNING|HINT|CONTEXT|STATEMENT|FATAL):\s+(.*)$")
@@ -46,7 +47,8 @@ def counted(servers: Embedded) -> Generator[Counts]:
 def counting(servers: Embedded) -> Generator[Callable[[], Counts]]:
     """Called again and again, it tells what was sent since the last time.
 
-    Only what connections of agentrun send is counted; their names begin with it.
+    Only what connections of agentrun send is counted (their names begin with it), and not what each asks when it is
+    opened: a pool opens them in the background.
     """
     log = servers.postgres.log
     with _logging(servers.database_url):
@@ -79,7 +81,8 @@ def _read(text: str) -> list[tuple[str, str]]:
             who, said = entries[-1]
             entries[-1] = (who, f"{said}\n{line}")
     sent = [(who, _SENT.match(said)) for who, said in entries if who.startswith("agentrun")]
-    return [(who, _name(match[1])) for who, match in sent if match]
+    opening = _shape(THROUGH_A_POOLER)
+    return [(who, _name(match[1])) for who, match in sent if match and _shape(match[1]) != opening]
 
 
 def _name(text: str) -> str:
@@ -89,7 +92,7 @@ def _name(text: str) -> str:
 
 def _shape(text: str) -> str:
     """Without blanks' and parameters' own ways: `$1` and `%(name)s` are the same."""
-    return " ".join(re.sub(r"\$\d+|%\(\w+\)s", "?", text).replace("%%", "%").split())
+    return " ".join(re.sub(r"\$\d+|%\(\w+\)s|%s", "?", text).replace("%%", "%").split())
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import psycopg.errors
@@ -37,7 +37,7 @@ async def connect_async(url: str, *, name: str) -> AsyncConnection[type_of_row]:
         conninfo(url, name=name), autocommit=True, row_factory=dict_row
     )
     _load_texts(connection)
-    if await (await connection.execute(_THROUGH_A_POOLER, [connection.info.backend_pid])).fetchone():
+    if await (await connection.execute(THROUGH_A_POOLER, [connection.info.backend_pid])).fetchone():
         connection.prepare_threshold = None
     return connection
 
@@ -55,7 +55,7 @@ def adapt(connection: Connection[Any]) -> None:
     one which it has told of.
     """
     _load_texts(connection)
-    if connection.execute(_THROUGH_A_POOLER, [connection.info.backend_pid]).fetchone():
+    if connection.execute(THROUGH_A_POOLER, [connection.info.backend_pid]).fetchone():
         connection.prepare_threshold = None
 
 
@@ -64,7 +64,8 @@ def keeps_session(connection: Connection[Any]) -> bool:
     return connection.prepare_threshold is not None
 
 
-_THROUGH_A_POOLER = "SELECT 1 AS other WHERE pg_backend_pid() != %s"
+THROUGH_A_POOLER: LiteralString = "SELECT 1 AS other WHERE pg_backend_pid() != %s"
+"""Asked once, by every new connection: a row says yes."""
 
 
 def _load_texts(connection: Connection[Any] | AsyncConnection[Any]) -> None:
