@@ -1,0 +1,172 @@
+"""The benchmark still works: what it measures can be asked for, shown and stored. It tells itself how fast that is."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import py_compile
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+import bench.__main__  # noqa: F401 - it imports every measurement
+from bench import report
+from bench.common import Bench
+from bench.measure import FLOOR, OURS, Measurement, Peer, Row, Samples, at_least, at_least_times, beside_peers, registry
+from bench.nodes import ROOT, BenchError
+from bench.peers.catalogue import DURABLE, QUEUES, side
+from bench.peers.libraries import Library, Producer
+
+THEIRS = Peer("somebody else's")
+FACTS = {
+    "machine": {"system": "Linux x86_64", "cores": 2, "memory_gb": 24},
+    "versions": {"python": "3.11.7"},
+    "postgresql": {"server_version": "18.4"},
+}
+
+
+class TinyBench(Bench):
+    def size(self, full: int, quick: int) -> int:
+        return min(quick, 30)
+
+
+@pytest.fixture
+def tiny(database_url: str, broker_url: str, tmp_path: Path) -> Iterator[Bench]:
+    servers: Any = SimpleNamespace(database_url=database_url, broker_url=broker_url)
+    found = TinyBench(servers, tmp_path, rounds=2, quick=True, history=0)
+    with contextlib.closing(found.database), contextlib.closing(found.redis), contextlib.closing(found.control):
+        yield found
+
+
+def measured() -> tuple[Samples, list[Measurement]]:
+    samples = Samples()
+    for ours, floor, peer in ((100.0, 50.0, 10.0), (90.0, 100.0, 30.0), (80.0, 40.0, 40.0)):
+        samples.add("fast", OURS, ours)
+        samples.add("fast", FLOOR, floor)
+        samples.add("faster", OURS, ours)
+        samples.add("faster", THEIRS, peer)
+        samples.add("alone", OURS, ours)
+    rows = (
+        Row("fast", "as fast as can be", "/s", at_least_times(2.5), FLOOR),
+        Row("faster", "faster than others", "/s", at_least_times(3), THEIRS),
+        Row("alone", "by itself", "/s", at_least(95)),
+        Row("never", "not measured", "/s", at_least(1)),
+    )
+    return samples, [Measurement("some", lambda bench: None, rows)]
+
+
+def shown(samples: Samples, measurements: list[Measurement]) -> list[str]:
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    console.print(report.table(samples, measurements))
+    return cast("io.StringIO", console.file).getvalue().splitlines()
+
+
+def test_every_measurement_has_rows_and_no_metric_is_shown_twice() -> None:
+    assert {"enqueue", "noop", "ten", "steps", "sweep", "in-flight", "history"} <= registry.keys()
+    assert {"runs", "steps", "noops", "enqueues", "bulk", "idle"} == beside_peers.keys()
+    for measurements in (registry, beside_peers):
+        metrics = Counter(row.metric for measurement in measurements.values() for row in measurement.rows)
+        assert [metric for metric, times in metrics.items() if times > 1] == []
+        assert all(measurement.rows for measurement in measurements.values())
+
+
+def test_the_goals_beside_other_libraries_are_those_that_were_set() -> None:
+    goals = {(row.metric.split()[0], row.against): str(row.goal) for row in beside_peers["runs"].rows if row.goal}
+    goals |= {(row.metric.split()[0], row.against): str(row.goal) for row in beside_peers["steps"].rows if row.goal}
+    assert goals == {
+        ("ten", "DBOS"): "≥ 10 x",
+        ("ten", "DBOS, poll 0.05 s"): "≥ 10 x",
+        ("ten", "Absurd async"): "≥ 4 x",
+        ("ten", "Absurd async, poll 0.02 s"): "≥ 4 x",
+        ("steps", "DBOS"): "≥ 25 x",
+        ("steps", "Absurd async"): "≥ 10 x",
+    }
+
+
+def test_the_table_has_floors_and_peers_in_columns_of_their_own_and_says_what_was_reached() -> None:
+    lines = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in shown(*measured()) if "│" in line]
+    assert lines == [
+        ["as fast as can be", "50 /s (40 - 100)", "", "90 /s (80 - 100)", "2.00 x", "≥ 2.5 x", "no"],
+        ["faster than others", "", "somebody else's 30 /s (10 - 40)", "90 /s (80 - 100)", "3.00 x", "≥ 3 x", "yes"],
+        ["by itself", "", "", "90 /s (80 - 100)", "", "≥ 95", "no"],
+    ]
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    samples, _ = measured()
+    assert samples.ratios("fast", FLOOR) == [2.0, 0.9, 2.0]
+
+
+def test_a_results_file_holds_figures_goals_versions_and_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    samples, measurements = measured()
+    path = report.save(samples, measurements, FACTS | {"peers": {"theirs": "1.0"}}, {"rounds": 3}, label="-peers")
+    found = json.loads(path.read_text())
+    assert path.name.endswith("linux-x86_64-2cores-24gb-python3.11-postgresql18.4-peers.json")
+    assert found["peers"] == {"theirs": "1.0"}
+    assert found["samples"]["fast"] == {OURS: [100.0, 90.0, 80.0], FLOOR: [50.0, 100.0, 40.0]}
+    assert found["results"]["faster"] == {
+        "what": "faster than others",
+        "unit": "/s",
+        "agentrun": 90.0,
+        "against": "somebody else's",
+        "ratio": 3.0,
+        "goal": "≥ 3 x",
+        "reached": True,
+    }
+
+
+def test_the_cheapest_measurement_gives_a_figure_per_round_for_both_sides(tiny: Bench) -> None:
+    registry["enqueue"].run(tiny)
+    assert {side: len(values) for side, values in tiny.samples.all["enqueue"].items()} == {OURS: 2, FLOOR: 2}
+    assert all(value > 0 for values in tiny.samples.all["enqueue"].values() for value in values)
+
+
+@pytest.mark.parametrize("peer", [*DURABLE, *QUEUES])
+def test_every_peer_has_a_script_that_compiles(peer: Peer, tmp_path: Path) -> None:
+    found = side(cast("Bench", None), peer)
+    assert found.name == peer
+    if isinstance(found, Library):
+        py_compile.compile(str(ROOT / f"bench/peers/{found.script}.py"), str(tmp_path / "compiled"), doraise=True)
+
+
+PEER = """
+import sys
+from bench.peers import protocol
+
+class Peer:
+    async def connect(self):
+        self.enqueued = []
+
+    async def enqueue(self, kind, count):
+        self.enqueued.append((kind, count))
+
+    def enqueue_many(self, kind, count, runs):
+        assert self.enqueued == [("noop", 3)] * 2
+        print("libraries talk", runs)
+
+protocol.main(Peer())
+"""
+
+
+def test_a_producer_answers_each_request_with_its_seconds_and_its_end_is_an_error(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    producer = Producer("a peer", [sys.executable, "-c", PEER], environment, tmp_path)
+    try:
+        assert 0 <= producer.enqueue("noop", 3, 2) < 60
+        assert 0 <= producer.enqueue("noop", 3, 5, at_once=True) < 60
+        producer.enqueue("noop", 3, 1)
+        with pytest.raises(BenchError, match="a peer: its producer ended with code 1"):
+            producer.enqueue("noop", 3, 1, at_once=True)
+    finally:
+        producer.end()
