@@ -38,6 +38,10 @@ log = logging.getLogger("agentrun.upkeep")
 GRACE_SECONDS = 1.0
 """A run that became due just now has its wake on the way: it is counted, but not woken again yet."""
 
+LONGEST_COUNTED = 10_000
+"""A queue with more messages is not compared with what is due: counting would cost more with every run of a backlog,
+and a message that was lost is sent when the queue is shorter, where it waits for no longer."""
+
 STEPS_TO_A_RUN = 10
 """How many messages for steps one sweep sends for each that it may send for a run: fans are lost as a whole."""
 
@@ -167,13 +171,15 @@ class Sweep:
         self.found.steps_given_up += healed.given_up + healed.interrupted
 
     def _wake_due(self) -> None:
-        """Send at most as many messages as there are due runs and steps without one, oldest first: a backlog is no
-        fault."""
+        """Send at most as many messages as there are due runs and steps without one, oldest first.
+
+        A backlog is no fault, and costs no more the longer it is.
+        """
         queues = {row["queue"] for row in self._database.rows(sweeping.QUEUES, self._scope)}
         queues |= {row["queue"] for row in self._database.rows(OFFERED_QUEUES, {})}
         for queue in sorted(queues):
             depth = self._publisher.depth(queue)
-            if depth is None:
+            if depth is None or depth > LONGEST_COUNTED:
                 continue
             batch = self._settings.sweep_batch
             due = self._count(sweeping.DUE_COUNT, queue, depth + batch)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from agentrun.runtime.upkeep import Sweep
+from agentrun.runtime.upkeep import LONGEST_COUNTED, Sweep
 from agentrun.settings import Settings
 from agentrun.store import purge, reads, sweeping, transitions
 from agentrun.store.database import Database
@@ -162,9 +162,18 @@ def test_a_backlog_whose_messages_are_in_the_broker_makes_no_sweep_send_anything
 
 
 def test_a_sweep_sends_as_many_wakes_as_messages_are_missing(full: Database) -> None:
-    due = QUEUED - QUEUED // 50
     publisher = RecordingPublisher()
-    publisher.depths = {QUEUE: due - 7, "other": QUEUED}
+    publisher.depths = {QUEUE: QUEUED, "other": QUEUED // 50 - 7}
     settings = Settings(database_url=full.url, broker_url="redis://localhost", sweep_batch=100)
     assert Sweep(settings, full, publisher, by="sweep:test").run().woken == 7
-    assert {wake.queue for wake in publisher.wakes} == {QUEUE}
+    assert {wake.queue for wake in publisher.wakes} == {"other"}
+
+
+def test_a_long_queue_is_not_compared_with_what_is_due(full: Database) -> None:
+    """What is missing in it would stand behind the others, and counting would cost more with every run."""
+    publisher = RecordingPublisher()
+    publisher.depths = {QUEUE: LONGEST_COUNTED + 1, "other": QUEUED}
+    settings = Settings(database_url=full.url, broker_url="redis://localhost", sweep_batch=100)
+    assert Sweep(settings, full, publisher, by="sweep:test").run().woken == 0
+    publisher.depths[QUEUE] = LONGEST_COUNTED
+    assert Sweep(settings, full, publisher, by="sweep:test").run().woken == 100
