@@ -67,6 +67,11 @@ def as_approvals(said: Mapping[str, Wish] | None) -> dict[str, Approval | None]:
         raise ValueError(f"approvals: {error}") from None
 
 
+def seconds_of(span: timedelta | float | None) -> float | None:
+    """As seconds."""
+    return span.total_seconds() if isinstance(span, timedelta) else span
+
+
 async def applies(approval: Approval, arguments: Mapping[str, Any], threads: Executor) -> str | None:
     """Why these arguments need the approval; None where they do not. A rule that fails lets nothing through."""
     if approval.rule is None:

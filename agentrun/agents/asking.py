@@ -1,22 +1,22 @@
-"""Deferred tool calls as waits: pydantic-ai's requests become approvals, and decisions become its results.
+"""Deferred tool calls as waits: pydantic-ai's requests become approvals and inputs, and answers become its results.
 
-All calls of a turn are asked side by side, and each is decided by itself; the run goes on once none is left open. It
+All calls of a turn are asked side by side, and each is answered by itself; the run goes on once none is left open. It
 never decides, and never calls a tool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied
 from pydantic_core import to_jsonable_python
 
-from agentrun.agents.approvals import ALWAYS, Approval, as_approval, asked
+from agentrun.agents.approvals import ALWAYS, Approval, as_approval, asked, seconds_of
 from agentrun.agents.effects import declared_by, function_of
+from agentrun.agents.forms import Form
 from agentrun.agents.scope import Scope
 from agentrun.core.codec import decode, encode
 from agentrun.core.errors import BodyError
@@ -32,32 +32,45 @@ DENIED = "The tool call was denied."
 
 
 async def decided(scope: Scope, ctx: RunContext[Any], requests: DeferredToolRequests) -> DeferredToolResults | None:
-    """Decisions on all calls that need one. None where there are none; others' deferred calls are left alone.
+    """Decisions on all calls that need one, and data for all that wait for some. None where there are none; others'
+    deferred calls are left alone.
 
-    Raises Parked until all are decided, WaitExpired where an approval that nobody gave in time is to fail the run.
+    Raises Parked until all are answered, WaitExpired where one that nobody answered in time is to fail the run.
     """
-    if not requests.approvals:
+    said_of = requests.metadata
+    questions = [Question(scope, ctx, call, said_of.get(call.tool_call_id)) for call in requests.approvals]
+    forms = [
+        Form(scope, ctx, call, said_of.get(call.tool_call_id))
+        for call in requests.calls
+        if call.tool_name in scope.inputs
+    ]
+    if not questions and not forms:
         return None
+    said = await _answers(scope, [*questions, *forms])
+    return DeferredToolResults(
+        approvals={each.call.tool_call_id: each.result(said[each.key]) for each in questions},
+        calls={each.call.tool_call_id: said[each.key] for each in forms},
+        metadata={each.call.tool_call_id: each.told(said[each.key]) for each in questions},
+    )
+
+
+async def _answers(scope: Scope, asked: Sequence[Question | Form]) -> dict[str, Any]:
+    """By key. All are asked before anybody waits: they are open side by side."""
     scope.go_on()
-    questions = [Question(scope, ctx, call, requests.metadata.get(call.tool_call_id)) for call in requests.approvals]
-    said: dict[str, Mapping[str, Any]] = {}
+    said: dict[str, Any] = {}
     parked: Parked | None = None
     try:
-        for question in questions:
+        for each in asked:
             try:
-                said[question.call.tool_call_id] = await question.ask()
+                said[each.key] = await each.ask()
             except Parked as wait:
-                # The others are asked too: they are open side by side.
                 parked = wait
         if parked is not None:
             raise parked
     except StopSegment as stop:
         scope.stopped_by.append(stop)
         raise
-    return DeferredToolResults(
-        approvals={each.call.tool_call_id: each.result(said[each.call.tool_call_id]) for each in questions},
-        metadata={each.call.tool_call_id: each.told(said[each.call.tool_call_id]) for each in questions},
-    )
+    return said
 
 
 @dataclass
@@ -79,7 +92,7 @@ class Question:
         """The decision. Raises Parked until there is one."""
         policy = self.approval
         preview = await self._preview()
-        seconds = _seconds(policy.expires)
+        seconds = seconds_of(policy.expires)
         spec = WaitSpec(
             self.key,
             StepKind.APPROVAL,
@@ -88,7 +101,7 @@ class Question:
             asks=self._asks(preview),
             role=policy.role,
             due_in=seconds,
-            remind_in=_seconds(policy.remind),
+            remind_in=seconds_of(policy.remind),
             on_expiry=expiry(policy.on_expiry, role=policy.escalate_to, seconds=seconds),
         )
         return await self.scope.context.waits.ask(spec)
@@ -202,7 +215,3 @@ def _short(value: Any) -> str:
 
 def _encoded(value: Any) -> str:
     return encode(value, what="the preview")
-
-
-def _seconds(span: timedelta | float | None) -> float | None:
-    return span.total_seconds() if isinstance(span, timedelta) else span

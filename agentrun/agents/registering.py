@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -13,9 +13,10 @@ from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.usage import UsageLimits
 
-from agentrun.agents.approvals import Approval, Wish, as_approvals
+from agentrun.agents.approvals import Wish, as_approvals
 from agentrun.agents.durability import AgentrunDurability
 from agentrun.agents.effects import as_declared
+from agentrun.agents.inputs import Asked, as_inputs
 from agentrun.agents.inventory import contradicted, tools_of
 from agentrun.agents.requests import REQUEST
 from agentrun.agents.running import AgentBody, Deps, named
@@ -25,6 +26,8 @@ from agentrun.runtime.effects import Declared
 from agentrun.runtime.kinds import Kind, Options, Registry, Retries, as_retries, as_timedelta, registry
 
 AgentT = TypeVar("AgentT", bound=AbstractAgent[Any, Any])
+SaidT = TypeVar("SaidT")
+ReadT = TypeVar("ReadT")
 
 
 def register_agent(
@@ -39,6 +42,7 @@ def register_agent(
     four_eyes: bool = False,
     effects: Mapping[str, Effect | Declared] | None = None,
     approvals: Mapping[str, Wish] | None = None,
+    inputs: Mapping[str, Asked] | None = None,
     deps: Deps | None = None,
     usage_limits: UsageLimits | None = None,
     event_stream_handler: EventStreamHandler[Any] | None = None,
@@ -53,7 +57,8 @@ def register_agent(
     `effects` says, per tool name, what tools do that declare nothing themselves (`@effect`): an Effect, or a Declared
     with a `reconcile`. What nobody declares is a non-idempotent write, MCP tools included. `approvals` says, per tool
     name, which calls wait for a decision, and replaces what tools declare with `@effect(…, approval=…)`: True, a rule
-    on the arguments, an Approval, or False; pydantic-ai's own `requires_approval` stays in force. `deps(ctx)` or
+    on the arguments, an Approval, or False; pydantic-ai's own `requires_approval` stays in force. `inputs` says, per
+    tool name, whose deferred calls people answer with data: a schema, an Input, or True. `deps(ctx)` or
     `deps(ctx, request)` makes the agent's dependencies, anew in every segment: a value, an awaitable, or an async
     generator that yields them once and cleans up. `event_stream_handler` gets what happens in the run, each event at
     least once.
@@ -71,7 +76,8 @@ def register_agent(
         _checked_effects(agent, kind_name, effects),
         deps,
         usage_limits,
-        _checked(kind_name, approvals),
+        _checked(kind_name, as_approvals, approvals),
+        _checked(kind_name, as_inputs, inputs),
     )
     options = Options(
         queue=queue,
@@ -135,9 +141,9 @@ def _check(agent: AbstractAgent[Any, Any], name: str, durability: AgentrunDurabi
         raise ConfigurationError(f"agent `{name}` cannot be registered: {error}") from None
 
 
-def _checked(name: str, approvals: Mapping[str, Wish] | None) -> dict[str, Approval | None]:
+def _checked(name: str, read: Callable[[SaidT], ReadT], said: SaidT) -> ReadT:
     try:
-        return as_approvals(approvals)
+        return read(said)
     except ValueError as error:
         raise ConfigurationError(f"agent `{name}` cannot be registered: {error}") from None
 

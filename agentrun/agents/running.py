@@ -18,6 +18,7 @@ from pydantic_ai.usage import UsageLimits
 from agentrun.agents.approvals import Approval, Wish, as_approvals
 from agentrun.agents.durability import AgentrunDurability
 from agentrun.agents.effects import as_declared
+from agentrun.agents.inputs import Asked, Input, as_inputs
 from agentrun.agents.requests import AgentRequest
 from agentrun.agents.scope import SCOPE, Scope, scoped
 from agentrun.core.errors import ConfigurationError
@@ -42,12 +43,13 @@ class AgentBody:
     deps: Deps | None = None
     usage_limits: UsageLimits | None = None
     approvals: Mapping[str, Approval | None] = field(default_factory=dict[str, Approval | None])
+    inputs: Mapping[str, Input] = field(default_factory=dict[str, Input])
 
     async def run(self, ctx: Context, request: AgentRequest) -> Any:
         """The agent's output."""
         async with _made(self.deps, ctx, request) as deps:
             result = await _journaled(
-                Scope(ctx, self.effects, approvals=self.approvals),
+                Scope(ctx, self.effects, approvals=self.approvals, inputs=self.inputs),
                 self.agent,
                 self.durability,
                 request.prompt,
@@ -68,6 +70,7 @@ def run_agent(
     *,
     effects: Mapping[str, Effect | Declared] | None = None,
     approvals: Mapping[str, Wish] | None = None,
+    inputs: Mapping[str, Asked] | None = None,
     **options: Any,
 ) -> Coroutine[Any, Any, AgentRunResult[OutputT]]:
     """Run an agent durably inside a `@durable` body, or inside a tool of another agent; `options` are `agent.run`'s.
@@ -81,7 +84,11 @@ def run_agent(
     durability = AgentrunDurability[Any](name=named(agent, None))
     if isinstance(ctx, Context):
         scope: Scope | None = Scope(
-            ctx, as_declared(effects), f"{key_for(ctx.wishes.key)}/", approvals=as_approvals(approvals)
+            ctx,
+            as_declared(effects),
+            f"{key_for(ctx.wishes.key)}/",
+            approvals=as_approvals(approvals),
+            inputs=as_inputs(inputs),
         )
     else:
         scope = SCOPE.get()

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentrun.agents.approvals import Approval
+from agentrun.agents.inputs import Input
 from agentrun.runtime.context import Context
 from agentrun.runtime.effects import Declared
 
@@ -25,7 +26,7 @@ class Scope:
     """Where an agent's steps go. `effects` are what the operator says of tools that declare nothing themselves.
 
     `approvals` are what the operator says about asking, whatever tools declare; `demanded` has the approvals that
-    calls turned out to need, by key.
+    calls turned out to need, by key. `inputs` are the tools whose deferred calls people answer.
 
     The first agent that runs in a scope uses it itself; every further one gets a scope of its own inside it, and so
     does whatever runs inside a tool: their keys begin with the tool's.
@@ -36,6 +37,7 @@ class Scope:
     prefix: str = ""
     stopped_by: list[BaseException] = field(default_factory=list[BaseException])
     approvals: Mapping[str, Approval | None] = field(default_factory=dict[str, Approval | None])
+    inputs: Mapping[str, Input] = field(default_factory=dict[str, Input])
     demanded: dict[str, tuple[Approval, str]] = field(default_factory=dict[str, tuple[Approval, str]])
     _asked: dict[str, str] = field(default_factory=dict[str, str])
     _counts: Counter[str] = field(default_factory=Counter[str])
@@ -66,10 +68,17 @@ class Scope:
 
     def approval_key(self, call_id: str, tool: str, turn: int) -> str:
         """`approval:<call id>`. A call of a later turn, or of another tool, is another question."""
+        return self._question_key("approval", call_id, tool, turn)
+
+    def input_key(self, call_id: str, tool: str, turn: int) -> str:
+        """`input:<call id>`, alike."""
+        return self._question_key("input", call_id, tool, turn)
+
+    def _question_key(self, what: str, call_id: str, tool: str, turn: int) -> str:
         known = call_id if len(call_id) <= LONGEST_CALL_ID else _digest(call_id)
         identity = f"{turn}/{tool}"
         same = self._asked.setdefault(known, identity) == identity
-        return f"{self.prefix}approval:{known}" + ("" if same else f"~{_digest(identity)}")
+        return f"{self.prefix}{what}:{known}" + ("" if same else f"~{_digest(identity)}")
 
     def failed(self, key: str) -> None:
         """The step under `key` has failed: another attempt in this segment must not find that record."""
@@ -77,7 +86,7 @@ class Scope:
 
     def inside(self, key: str) -> Scope:
         """The scope of what runs inside the step `key`."""
-        return Scope(self.context, self.effects, f"{key}/", self.stopped_by, self.approvals)
+        return Scope(self.context, self.effects, f"{key}/", self.stopped_by, self.approvals, self.inputs)
 
     def begin_run(self) -> str:
         """The id of the next agent run in this scope: the same at every replay."""
