@@ -89,7 +89,7 @@ class Engine:
         self.heartbeat = Heartbeat(
             database, every=settings.heartbeat_seconds, lease=settings.lease_seconds, on_beat=self._on_beat
         )
-        self.loop = __import__("uvloop").new_event_loop() if os.environ.get("TRY_UV") else asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self.loop.set_task_factory(branching_tasks)  # pyright: ignore[reportArgumentType]
         self._thread = threading.Thread(target=self._serve, name="agentrun loop", daemon=True)
         self._thread.start()
