@@ -36,10 +36,6 @@ from bench.measure import median, pace
 from bench.nodes import Node, wait_ready, worker_arguments
 
 _STEPS = 10
-_CONNECTIONS = """
-    SELECT application_name, count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name ^@ 'agentrun' GROUP BY 1
-"""
 _SIZES = """
     SELECT sum(pg_total_relation_size(c.oid))::float8 FROM pg_class c
     WHERE relnamespace = 'agentrun'::regnamespace AND relkind = 'r'
@@ -96,17 +92,15 @@ def _worker(bench: Bench, pool: str, concurrency: int) -> Generator[Worker]:
 
 
 def pools(bench: Bench) -> Iterator[str]:
-    """Threads and processes, and how many: throughput, memory, connections."""
-    yield "| pool | runs of 10 steps, per second | memory, MB | connections |\n|---|---|---|---|"
+    """Threads and processes, and how many: throughput, memory."""
+    yield "| pool | runs of 10 steps, per second | memory, MB |\n|---|---|---|"
     shapes = [("threads", 10), ("threads", 50), ("threads", 100), ("threads", 200)]
     for pool, concurrency in [*shapes, ("prefork", 1), ("prefork", 2), ("prefork", 4), ("prefork", 8)]:
         with _worker(bench, pool, concurrency) as worker, bench.client() as client:
             _drained(bench, client, worker, 100)
             runs = bench.size(800, 200) if pool == "threads" else bench.size(200, 100)
             rates = [_drained(bench, client, worker, runs) for _ in range(bench.rounds_wanted)]
-            who = dict(bench.database.execute(_CONNECTIONS).fetchall())
-            told = sum(number for name, number in who.items() if name != "agentrun client")
-            yield f"| `-P {pool} -c {concurrency}` | {median(rates):.0f} | {worker.memory():.0f} | {told} |"
+            yield f"| `-P {pool} -c {concurrency}` | {median(rates):.0f} | {worker.memory():.0f} |"
 
 
 def _drained(bench: Bench, client: Client, worker: Worker, runs: int) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from agentrun.core.moves import BORN, MOVES
 from agentrun.core.words import FINAL, Status
 from tests.docs.pages import ROOT
+from tests.statements import costs
 
 _BIRTHS = {Status.QUEUED: "enqueue", Status.RUNNING: "run"}
 
@@ -26,7 +27,10 @@ def moves() -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
-GENERATED: Mapping[tuple[str, str], Callable[[], str]] = {("docs/concepts/statuses.md", "moves"): moves}
+GENERATED: Mapping[tuple[str, str], Callable[[], str]] = {
+    ("docs/concepts/statuses.md", "moves"): moves,
+    ("docs/guides/sizing.md", "costs"): costs.table,
+}
 """By page and by the name in its markers."""
 
 
