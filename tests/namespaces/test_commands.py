@@ -35,6 +35,7 @@ OF_ALL = {
     "doctor": ["--json"],
     "redrive": ["--all", "--yes", "--json"],
     "sweep": ["--json"],
+    "purge": ["--older-than", "0", "--dead", "--json"],
     "check": ["--json"],
     "kinds": ["--json"],
 }
