@@ -90,12 +90,13 @@ def _said(text: str | None) -> str | None:
 
 
 def _outcome(text: str | None) -> str | None:
-    value = _members(text)
+    line = _literal(text)
+    value = dict(member.partition("=")[::2] for member in line.split()) if isinstance(line, str) else {}
     if "outcome" not in value:
         return text
-    outcome, reason = str(value["outcome"]), value.get("reason")
+    outcome, reason = value["outcome"], value.get("reason")
     told = outcome if reason in (None, outcome) else f"{outcome}: {reason}"
-    if value.get("executed") or value.get("replayed"):
+    if value.get("executed", "0") != "0" or value.get("replayed", "0") != "0":
         told += f" ({value.get('executed', 0)} steps done, {value.get('replayed', 0)} replayed)"
     return told
 

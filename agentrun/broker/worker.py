@@ -47,14 +47,14 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
     nowhere: Any = DisabledBackend(app)
 
     @app.task(name=WAKE, bind=True, ignore_result=True, backend=nowhere)
-    def wake(task: Any, *args: object, **kwargs: object) -> dict[str, Any]:
+    def wake(task: Any, *args: object, **kwargs: object) -> str:
         delivery: dict[str, Any] = task.request.delivery_info or {}
-        return process.wake(args, kwargs, queue=delivery.get("routing_key"))
+        return _in_a_line(process.wake(args, kwargs, queue=delivery.get("routing_key")))
 
     @app.task(name=STEP, bind=True, ignore_result=True, backend=nowhere)
-    def step(task: Any, *args: object, **kwargs: object) -> dict[str, Any]:
+    def step(task: Any, *args: object, **kwargs: object) -> str:
         delivery: dict[str, Any] = task.request.delivery_info or {}
-        return process.step(args, kwargs, queue=delivery.get("routing_key"))
+        return _in_a_line(process.step(args, kwargs, queue=delivery.get("routing_key")))
 
     @app.task(name=SWEEP, ignore_result=True, backend=nowhere)
     def sweep() -> dict[str, Any]:
@@ -272,6 +272,11 @@ class Shutdown:
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         poll.poll()
+
+
+def _in_a_line(report: Mapping[str, Any]) -> str:
+    """For Celery's log and Flower. Celery makes a shortened text of every result, which takes long of a dictionary."""
+    return " ".join(f"{name}={value}" for name, value in report.items() if value not in (None, ""))
 
 
 def _nothing() -> None:

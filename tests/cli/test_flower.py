@@ -83,9 +83,10 @@ WAKE, KIND = "agentrun.wake", "{'kind': 'k', 'cause': 'sweep'}"
 @pytest.mark.parametrize(
     ("name", "args", "kwargs", "result", "shown"),
     [
-        (WAKE, "('x',)", KIND, "{'outcome': 'busy', 'reason': None}", ("x", "k (sweep)", "busy")),
+        (WAKE, "('x',)", KIND, "'outcome=busy run=x kind=k'", ("x", "k (sweep)", "busy")),
         (WAKE, "('x',)", "{}", None, ("x", "{}", None)),
-        (WAKE, "([[[", "{'a", "{'outcome", ("([[[", "{'a", "{'outcome")),
+        (WAKE, "([[[", "{'a", "'outcome", ("([[[", "{'a", "'outcome")),
+        (WAKE, "('x',)", "{}", "'a sentence = of'", ("x", "{}", "'a sentence = of'")),
         ("shop.mail", "('x',)", KIND, "{'outcome': 1}", ("('x',)", KIND, "{'outcome': 1}")),
     ],
 )
