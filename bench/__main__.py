@@ -21,7 +21,7 @@ from bench.counts import counts
 from bench.machine import described
 from bench.measure import Measurement, beside_peers, registry
 from bench.peers import comparison
-from bench.peers.catalogue import versions
+from bench.peers.catalogue import DURABLE, QUEUES, versions
 from bench.profile import WORKLOADS, profile
 from bench.report import save, show
 
@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", metavar="[peers | profile | statements]")
     peers = commands.add_parser("peers", help="beside other libraries; `make bench-peers` installs them")
     _add_sizes(peers, beside_peers)
-    names = [str(name) for name in (*comparison.DURABLE, *comparison.QUEUES)]
+    names = [str(name) for name in (*DURABLE, *QUEUES)]
     peers.add_argument("--peer", action="append", default=[], choices=names, help="repeat for several")
     aid = commands.add_parser("profile", help="a worker's workload in this process, under cProfile")
     aid.add_argument("workload", choices=list(WORKLOADS))
