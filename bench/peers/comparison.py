@@ -53,7 +53,10 @@ def _rows(
     of=beside_peers,
 )
 def runs(bench: Bench) -> None:
-    """More room suits whoever commits for many runs together. What fills the room ends together, in waves: ten or more."""
+    """More room suits whoever commits for many runs together.
+
+    Runs that fill the room end together, in waves. There are at least ten waves, so that their edges matter little.
+    """
 
     def rate(asked: Side, room: int) -> float:
         count = {OURS: 1500, DBOS: 200}.get(asked.name, max(10 * room, 400))
