@@ -36,6 +36,7 @@ from bench.measure import median, pace
 from bench.nodes import Node, wait_ready, worker_arguments
 
 _STEPS = 10
+_ALONE = 40
 _SIZES = """
     SELECT sum(pg_total_relation_size(c.oid))::float8 FROM pg_class c
     WHERE relnamespace = 'agentrun'::regnamespace AND relkind = 'r'
@@ -161,32 +162,69 @@ def history(bench: Bench) -> Iterator[str]:
 
 
 def pooled(bench: Bench) -> Iterator[str]:
-    """Straight, straight with nothing prepared, and through PgBouncer."""
-    yield "| way | runs of 10 steps, per second, 200 in flight | one such run alone, ms |\n|---|---|---|"
-    yield _way(bench, "straight", bench.servers.database_url)
+    """Straight, straight with nothing prepared, and through PgBouncer; by turns, and compared within each round."""
+    yield (
+        "| way | runs of 10 steps, per second, 200 in flight | one such run alone, ms | processor time of PostgreSQL "
+        "for a run: side by side, alone, ms |\n|---|---|---|---|"
+    )
+    url = bench.servers.database_url
+    with contextlib.ExitStack() as undo:
+        client = undo.enter_context(bench.client())
+        ways = {"straight": undo.enter_context(_engine(bench, url))}
+        with _as_if_pooled():
+            ways["straight, nothing prepared"] = undo.enter_context(_engine(bench, url))
+            _alone(client, ways["straight, nothing prepared"])
+        if shutil.which("pgbouncer"):
+            through = undo.enter_context(pgbouncer(url, bench.directory))
+            name = "PgBouncer in transaction mode, 3 connections"
+            ways[name] = undo.enter_context(_engine(bench, through))
+        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
+        for number in range(bench.rounds_wanted + 1):
+            names = list(ways)
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                figures = _figures(bench, ways[name], client)
+                if number:
+                    found[name].append(figures)
+    for name, rounds in found.items():
+        rate, alone, together, apart = (median(each) for each in zip(*rounds, strict=True))
+        yield f"| {name} | {rate:.0f} | {alone:.0f} | {together:.1f}, {apart:.1f} |"
+
+
+def _figures(bench: Bench, engine: Engine, client: Client) -> tuple[float, ...]:
+    """Runs per second, milliseconds alone, and PostgreSQL's processor time for a run in both, in milliseconds."""
+    bench.clear()
+    runs = bench.size(1000, 200)
+    before = _server_ms(bench)
+    rate = _executed(bench, engine, client, "bench.steps", _STEPS, runs)
+    between = _server_ms(bench)
+    alone = _alone(client, engine)
+    return rate, alone, (between - before) / runs, (_server_ms(bench) - between) / _ALONE
+
+
+def _server_ms(bench: Bench) -> float:
+    """Milliseconds that the processor has spent on the connections that are open."""
+    pids = bench.column("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'")
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(each.user + each.system for each in times) * 1000
+
+
+def _alone(client: Client, engine: Engine) -> float:
+    """Milliseconds for a run of ten steps, one after the other."""
+    ids = client.enqueue_many("bench.steps", [_STEPS] * _ALONE, queue=FULL)
+    began = time.monotonic()
+    for run_id in ids:
+        engine.run(run_id)
+    return (time.monotonic() - began) / len(ids) * 1000
+
+
+@contextlib.contextmanager
+def _as_if_pooled() -> Generator[None]:
+    """Connections that are opened meanwhile take it that a pooler is in between."""
     usual, connect.THROUGH_A_POOLER = connect.THROUGH_A_POOLER, "SELECT 1 AS other WHERE %s::int > 0"
     try:
-        yield _way(bench, "straight, nothing prepared", bench.servers.database_url)
+        yield
     finally:
         connect.THROUGH_A_POOLER = usual
-    if shutil.which("pgbouncer"):
-        with pgbouncer(bench.servers.database_url, bench.directory) as url:
-            yield _way(bench, "PgBouncer in transaction mode, 3 connections", url)
-
-
-def _way(bench: Bench, name: str, url: str) -> str:
-    with _engine(bench, url) as engine, bench.client() as client:
-        rates: list[float] = []
-        alone: list[float] = []
-        for _ in range(bench.rounds_wanted + 1):
-            bench.clear()
-            rates.append(_executed(bench, engine, client, "bench.steps", _STEPS, bench.size(1500, 200)))
-            ids = client.enqueue_many("bench.steps", [_STEPS] * 50, queue=FULL)
-            began = time.monotonic()
-            for run_id in ids:
-                engine.run(run_id)
-            alone.append((time.monotonic() - began) / len(ids) * 1000)
-    return f"| {name} | {median(rates[1:]):.0f} | {median(alone[1:]):.1f} |"
 
 
 @contextlib.contextmanager
