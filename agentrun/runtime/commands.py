@@ -258,11 +258,11 @@ class Commands:
         """Runs, newest first. `before` is the last id of the page before."""
         if not 1 <= limit <= LARGEST_PAGE:
             raise InvalidRequest(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
-        blank = dict.fromkeys(("status", "kind", "reason", "owner", "tag", "attributes", "parent_id"))
         if self.actor is not None and Scope.READ not in self.actor.scopes:
             filters = dict(filters) | {"owner": self.actor.id}
-        params = blank | self._namespace | dict(filters) | {"limit": limit, "before": before}
-        return [reads.as_run(row) for row in self.database.rows(reads.RUNS_LISTED, params)]
+        filters = dict(filters) | {"before": before}
+        rows = self.database.rows(reads.listing(filters), filters | self._namespace | {"limit": limit})
+        return [reads.as_run(row) for row in rows]
 
     def events(self, run_id: UUID, *, after: int, limit: int) -> list[Event]:
         """The run's story from `after` on, in order."""

@@ -52,8 +52,8 @@ class External:
             may_operate(self._commands.actor)
         if not 1 <= limit <= 1000:
             raise InvalidRequest(f"limit must be 1 to 1000, not {limit}")
-        wanted = {"name": name, "run_id": run_id, "taken": "yes" if taken else None, "limit": limit}
-        return [_as_listed(row) for row in self._database.rows(offers.EXTERNAL, self._namespace | wanted)]
+        wanted = self._namespace | {"name": name, "run_id": run_id, "limit": limit}
+        return [_as_listed(row) for row in self._database.rows(offers.EXTERNAL[taken], wanted)]
 
     def take(self, run_id: UUID, key: str | None, *, by: Actor | str) -> TakenStep:
         """Take a step that is on offer; `key` may be left out where the run offers one only. Exclusive.

@@ -80,12 +80,14 @@ def _silent_steps() -> Any:
 def _never_resolved() -> Any:
     """Nobody can answer it: a child that is not there, a step that has ended, a time that was never set."""
     child = runs.alias("child")
+    # Looked up one by one: as EXISTS, it may be answered by reading all the runs that there ever were.
+    born = select(number(1)).where(child.c.id == waits.c.child_id).scalar_subquery()
     people = [word(WaitKind.APPROVAL), word(WaitKind.INPUT), word(WaitKind.SIGNAL)]
     of_step = (steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, _PENDING)
     hopeful = or_(
         waits.c.kind.in_(people),
         waits.c.due_at.is_not(None),
-        and_(waits.c.kind == word(WaitKind.CHILD), exists().where(child.c.id == waits.c.child_id)),
+        and_(waits.c.kind == word(WaitKind.CHILD), born.is_not(None)),
         and_(waits.c.kind == word(WaitKind.REMOTE), exists().where(*of_step)),
     )
     hope = exists().where(waits.c.run_id == runs.c.id, waits.c.status == word(WaitStatus.OPEN), hopeful)
@@ -114,7 +116,7 @@ def _no_progress() -> Any:
 
 def _step(which: Any) -> Any:
     """The step of the run that is silent for longest."""
-    listens = (processes.c.namespace == runs.c.namespace, ALIVE, steps.c.queue == func.any(processes.c.queues))
+    listens = (processes.c.namespace == NAMESPACE, ALIVE, steps.c.queue == func.any(processes.c.queues))
     columns = (
         steps.c.key, steps.c.name, steps.c.kind, steps.c.status, steps.c.attempt, steps.c.redispatch_count,
         steps.c.queue, exists().where(*listens).label("consumed"),

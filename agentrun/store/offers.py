@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Integer, Text, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Double, Integer, Text, and_, func, or_, select
 from sqlalchemy.dialects.postgresql import UUID
 
 from agentrun.core.words import StepKind
@@ -74,8 +74,8 @@ def _pending() -> Statement:
     return compiled("pending_steps", listing.where(open_steps).order_by(steps.c.offered_at, steps.c.key))
 
 
-def _external() -> Statement:
-    """External steps on offer or taken, oldest first, with what they ask for."""
+def _external(taken: bool) -> Statement:
+    """External steps on offer, or `taken` as well, oldest first, with what they ask for."""
     columns = (
         steps.c.run_id, steps.c.key, steps.c.name, steps.c.status, steps.c.attempt, steps.c.effect, steps.c.args,
         steps.c.idempotency_key, steps.c.offered_at, steps.c.started_at, steps.c.heartbeat_at, steps.c.progress,
@@ -85,7 +85,7 @@ def _external() -> Statement:
     )  # fmt: skip
     filters = (
         steps.c.kind == word(StepKind.EXTERNAL),
-        case((param("taken", Text).is_(None), OFFERED), else_=or_(OFFERED, STARTED)),
+        or_(OFFERED, STARTED) if taken else OFFERED,
         or_(param("name", Text).is_(None), steps.c.name == param("name", Text)),
         or_(param("run_id", UUID).is_(None), steps.c.run_id == RUN_ID),
     )
@@ -118,5 +118,5 @@ OFFERED_QUEUES = later(_offered_queues)
 OFFERED_COUNT = later(_offered_count)
 OFFERED_DUE = later(_offered_due)
 PENDING = later(_pending)
-EXTERNAL = later(_external)
+EXTERNAL = {taken: later(_external, taken) for taken in (False, True)}
 STATE = later(_state)

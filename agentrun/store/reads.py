@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Integer,
     Text,
     and_,
@@ -19,19 +21,21 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID
+from sqlalchemy.dialects.postgresql import JSON, JSONB, UUID
 
 from agentrun.core.codec import decode
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import FINAL, EventType, Reason, Status, StepStatus
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, RUNNING
-from agentrun.store.sql import Statement, compiled, later, now, number, param, word
+from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
 from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight
 
 _DERIVED = ("request_digest", "lease_seconds", "max_requeues", "limits", "planned_cost", "code_version")
+_NO_TAGS: ColumnElement[Any] = literal_column("'{}'::text[]")
 _RUN_COLUMNS = tuple(column for column in runs.c if column.name not in _DERIVED)
 
 
@@ -40,30 +44,46 @@ def _by_id() -> Statement:
     return compiled("run_by_id", select(*_RUN_COLUMNS).where(runs.c.id == RUN_ID))
 
 
-def _listed() -> Statement:
-    """Newest first. Every filter is optional; `before_*` is the last run of the page before."""
-    filters = (
-        or_(param("namespace", Text).is_(None), runs.c.namespace == NAMESPACE),
-        or_(param("status", ARRAY(Text)).is_(None), runs.c.status == func.any(param("status", ARRAY(Text)))),
-        or_(param("kind", Text).is_(None), runs.c.kind == param("kind", Text)),
-        or_(param("reason", Text).is_(None), runs.c.reason == param("reason", Text)),
-        or_(param("owner", Text).is_(None), runs.c.owner == param("owner", Text)),
-        or_(
-            param("tag", Text).is_(None),
-            runs.c.tags.contains(func.array_append(literal_column("'{}'::text[]"), param("tag", Text))),
-        ),
-        or_(param("attributes", JSONB).is_(None), runs.c.attributes.contains(param("attributes", JSONB))),
-        or_(param("parent_id", UUID).is_(None), runs.c.parent_id == param("parent_id", UUID)),
-    )
-    last = runs.alias("last")
-    since = select(last.c.created_at).where(last.c.id == param("before", UUID)).scalar_subquery()
-    page = or_(
-        param("before", UUID).is_(None),
-        runs.c.created_at < since,
-        and_(runs.c.created_at == since, runs.c.id < param("before", UUID)),
-    )
-    listing = select(*_RUN_COLUMNS).where(*filters, page).order_by(runs.c.created_at.desc(), runs.c.id.desc())
-    return compiled("runs_listed", listing.limit(param("limit", Integer)))
+_EQUAL = {"kind": runs.c.kind, "reason": runs.c.reason, "owner": runs.c.owner}
+_OTHER = ("tag", "attributes", "parent_id", "before")
+
+
+def listing(filters: Mapping[str, Any]) -> Statement:
+    """The statement for what is given of kind, reason, owner, tag, attributes, parent_id, and `status`, a list.
+
+    One for each choice of filters: a condition on what is not given would keep the indexes out of a prepared plan.
+    `before` is the last run of the page before.
+    """
+    given = {name for name in (*_EQUAL, *_OTHER) if filters.get(name) is not None}
+    statuses: Sequence[str] = filters.get("status") or (_ended_with(filters["reason"]) if "reason" in given else ())
+    return _listed(frozenset(given), tuple(sorted(set(statuses))))
+
+
+def _ended_with(reason: str) -> Sequence[str]:
+    """What runs of that reason are: few, in an index of their own, unless they have completed."""
+    return [Status.COMPLETED] if reason == Reason.COMPLETED else sorted(FINAL - {Status.COMPLETED})
+
+
+@lru_cache(maxsize=1000)
+def _listed(given: frozenset[str], statuses: tuple[str, ...]) -> Statement:
+    """Newest first."""
+    filters = [runs.c.namespace == NAMESPACE]
+    if statuses:
+        filters += [runs.c.status.in_([word(status) for status in statuses])]
+    filters += [column == param(name, Text) for name, column in _EQUAL.items() if name in given]
+    if "tag" in given:
+        tag = func.array_append(_NO_TAGS, param("tag", Text))
+        filters += [runs.c.tags.contains(tag), runs.c.tags != _NO_TAGS]  # the second for the index's sake
+    if "attributes" in given:
+        filters += [runs.c.attributes.contains(param("attributes", JSONB))]
+    if "parent_id" in given:
+        filters += [runs.c.parent_id == param("parent_id", UUID)]
+    if "before" in given:
+        last = runs.alias("last")
+        since = select(last.c.created_at).where(last.c.id == param("before", UUID)).scalar_subquery()
+        filters += [tuple_(runs.c.created_at, runs.c.id) < tuple_(since, param("before", UUID))]
+    listed = select(*_RUN_COLUMNS).where(*filters).order_by(runs.c.created_at.desc(), runs.c.id.desc())
+    return compiled("runs_listed", listed.limit(param("limit", Integer)))
 
 
 def _events() -> Statement:
@@ -139,7 +159,7 @@ def _open_children() -> Statement:
         runs.c.parent_id.is_not(None),
         runs.c.status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
         runs.c.cancel_requested_at.is_(None),
-        parent.c.status.in_(ended),
+        beside_key(parent.c.status).in_(ended),
         runs.c.namespace == NAMESPACE,
         ~exists().where(
             moves.c.run_id == runs.c.id,
@@ -236,7 +256,7 @@ def _kinds_alive() -> Statement:
 
 
 RUN_BY_ID = later(_by_id)
-RUNS_LISTED = later(_listed)
+RUNS_LISTED = later(listing, {})
 RUNS_FAILED = later(_failed)
 EVENTS = later(_events)
 JOURNAL = later(_journal)

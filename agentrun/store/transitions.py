@@ -362,7 +362,7 @@ def _reopened_waits(moved: CTE) -> CTE:
     )
     # A child that came to nothing is brought back, or another one started, by the segment that asks for it.
     child = runs.alias("child")
-    failed = child.c.status.in_([word(Status.CANCELLED), word(Status.FAILED)])
+    failed = beside_key(child.c.status).in_([word(Status.CANCELLED), word(Status.FAILED)])
     lost = exists().where(child.c.id == waits.c.child_id, failed)
     return (
         update(waits)

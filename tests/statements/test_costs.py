@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from agentrun import Client, Context, Effect, Retryable, Settings, Status, remote_step
+from agentrun import Client, Context, Effect, Retryable, Settings, remote_step
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry, kind_of
 from agentrun.runtime.lease import Lease
@@ -295,7 +295,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "status": asked(lambda client, run_id: client.status(run_id)),
     "steps": asked(lambda client, run_id: client.steps(run_id)),
     "events": asked(lambda client, run_id: client.events(run_id)),
-    "list": asked(lambda client, run_id: client.list(status=Status.COMPLETED)),
+    "list": asked(lambda client, run_id: client.list()),
     "inbox": asked(lambda client, run_id: client.inbox()),
     "cancel": cancelled,
 }

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from agentrun.runtime.upkeep import LONGEST_COUNTED, Sweep
 from agentrun.settings import Settings
-from agentrun.store import purge, reads, sweeping, transitions
+from agentrun.store import asked, diagnosis, episodes, offers, purge, reads, sweeping, transitions, waits
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.testing import RecordingPublisher
@@ -40,9 +40,14 @@ TRUNCATE agentrun.runs CASCADE;
 ALTER TABLE agentrun.runs DROP CONSTRAINT runs_pkey CASCADE;
 DROP INDEX agentrun.runs_created;
 INSERT INTO agentrun.runs
-       (id, namespace, kind, status, reason, request, result, queue, epoch, created_at, finished_at)
-SELECT ('0' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k', 'completed', 'completed', '1', '1', 'agentrun', 1,
-       now() - n * interval '1 s', now()
+       (id, namespace, kind, status, reason, request, result, queue, epoch, created_at, finished_at, owner, parent_id,
+        tags)
+SELECT ('0' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k',
+       CASE WHEN n % 1000 = 1 THEN 'failed' ELSE 'completed' END,
+       CASE WHEN n % 1000 = 1 THEN 'not_retryable' ELSE 'completed' END, '1', '1', 'agentrun', 1,
+       now() - n * interval '1 s', now() - n * interval '1 s', CASE WHEN n % 1000 = 2 THEN 'ann' END,
+       CASE WHEN n % 1000 = 3 THEN '{parent}'::uuid END,
+       CASE WHEN n % 1000 = 4 THEN ARRAY['rare'] ELSE ARRAY[]::text[] END
 FROM generate_series(1, {finished}) AS n;
 INSERT INTO agentrun.runs (id, namespace, kind, status, request, queue, due_at)
 SELECT ('1' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k', 'queued', '1',
@@ -55,12 +60,37 @@ SELECT ('2' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k', 'running', '1', 
 FROM generate_series(1, {running}) AS n;
 INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, started_seq)
 SELECT id, '#1', 'write', 'pay', 'non_idempotent_write', 'started', 1, 1 FROM agentrun.runs WHERE status = 'running';
+INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, seq, finished_at)
+SELECT id, '#1', CASE WHEN random() < 0.1 THEN 'external' ELSE 'step' END, 's', 'read_only', 'completed', 1, 1, now()
+FROM agentrun.runs WHERE status = 'completed' LIMIT {queued};
+INSERT INTO agentrun.waits (id, run_id, step_key, namespace, kind, name, status, asks, resolved_at)
+SELECT gen_random_uuid(), run_id, '#2', 'default', 'signal', 'go', CASE WHEN n > 100 THEN 'resolved' ELSE 'open' END,
+       '{{}}', CASE WHEN n > 100 THEN now() END
+FROM (SELECT run_id, row_number() OVER () AS n FROM agentrun.steps WHERE status = 'completed') AS numbered;
 INSERT INTO agentrun.moves (run_id, type, epoch) SELECT id, 'claimed', 1 FROM agentrun.runs WHERE status = 'running';
 ALTER TABLE agentrun.runs ADD CONSTRAINT runs_pkey PRIMARY KEY (id);
 CREATE INDEX runs_created ON agentrun.runs (namespace, created_at, id);
 COMMIT;
-ANALYZE agentrun.runs, agentrun.steps, agentrun.moves;
+ANALYZE agentrun.runs, agentrun.steps, agentrun.moves, agentrun.waits;
 """
+
+SMALL = ("processes", "sweeps")
+"""Tables with a row per process or namespace."""
+
+PARENT = "00000000-0000-0000-0000-00000000ffff"
+
+
+def listed(index: str, pages: int = 200, **filters: Any) -> tuple[Statement, dict[str, Any], set[str], int]:
+    """What `list` asks: the newest of a million."""
+    return reads.listing(filters), {"namespace": "default", "limit": 50} | filters, {index}, pages
+
+
+def whole(
+    statement: Statement, index: str, pages: int = 600, **given: Any
+) -> tuple[Any, dict[str, Any], set[str], int]:
+    """What people ask of everything that waits, is due, or has failed."""
+    return statement, dict.fromkeys(statement.names) | {"namespace": "default", "limit": 50} | given, {index}, pages
+
 
 QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     (sweeping.EXPIRED, {"namespace": "default", "limit": 100}, {"runs_running"}, 200),
@@ -72,6 +102,34 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     (reads.FACTS, {"epoch": 1}, {"runs_pkey", "steps_in_flight"}, 20),
     (transitions.CLAIM_RUN, {"namespace": "default", "kinds": ["k"], "data": "{}"}, {"runs_pkey"}, 100),
     (transitions.RENEW_ALL, {"epochs": [1]}, {"runs_pkey"}, 100),
+    listed("runs_created"),
+    listed("runs_created", before=PARENT),
+    listed("runs_created", kind="k"),
+    listed("runs_running", status=["running"]),
+    listed("runs_unsuccessful", status=["failed"]),
+    listed("runs_unsuccessful", FINISHED // 500, status=["cancelled"]),
+    listed("runs_unsuccessful", FINISHED // 500, reason="deadline_exceeded"),
+    listed("runs_of_owner", owner="ann"),
+    listed("runs_of_owner", owner="ann", status=["completed"], kind="k"),
+    listed("runs_of_parent", parent_id=PARENT),
+    listed("runs_tags", tag="unheard of"),
+    whole(reads.RUNS_FAILED, "runs_failed"),
+    whole(asked.INBOX, "waits_open"),
+    whole(asked.LONGEST_WAITS, "waits_open"),
+    whole(offers.EXTERNAL[False], "steps_offered"),
+    whole(offers.EXTERNAL[True], "runs_pkey"),
+    whole(diagnosis.HOLDINGS, "runs_running"),
+    whole(diagnosis.OFFERED_BY_QUEUE, "steps_offered"),
+    whole(diagnosis.LAST_SWEEP, "runs_running"),
+    whole(diagnosis.EXPIRED_LEASES, "runs_running"),
+    whole(diagnosis.LONG_WAITS, "waits_open"),
+    whole(diagnosis.DEAD_LETTERS, "runs_failed", 5_000),
+    whole(diagnosis.DUE_BY_KIND, "runs_due", 5_000),
+    whole(diagnosis.NAMESPACES, "runs_created"),
+    whole(episodes.STRANDED, "runs_due", 30_000, after=900.0),
+    whole(waits.DUE, "waits_due"),
+    whole(waits.LOST_CHILDREN, "waits_child"),
+    whole(reads.OPEN_CHILDREN, "runs_children"),
     (purge.PURGEABLE, HISTORY, {"runs_created", "runs_pkey"}, 1_000),
     (purge.PURGE, HISTORY, {"runs_created", "runs_pkey", "steps_pkey", "moves_pkey", "spend_of_run"}, 2_000),
 ]
@@ -82,7 +140,7 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
 def full(shared_servers: Servers) -> Iterator[Database]:
     url = shared_servers.create_database()
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(FILL.format(finished=FINISHED, queued=QUEUED, running=RUNNING))  # type: ignore[arg-type]
+        connection.execute(FILL.format(finished=FINISHED, queued=QUEUED, running=RUNNING, parent=PARENT))  # type: ignore[arg-type]
     with contextlib.closing(Database(url, name="agentrun test")) as database:
         yield database
     shared_servers.drop_database(url)
@@ -104,9 +162,8 @@ def explained(database: Database, statement: Statement, params: dict[str, Any], 
         )
         connection.execute(sql.SQL("PREPARE asked AS {}").format(sql.SQL(text)))
         values = sql.SQL(", ").join(sql.Literal(params[name]) for name in order)
-        answer = connection.execute(
-            sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked({})").format(values)
-        ).fetchone()
+        given = sql.SQL("({})").format(values) if order else sql.SQL("")
+        answer = connection.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE asked") + given).fetchone()
         connection.execute("DEALLOCATE asked")
         raise psycopg.Rollback
     assert answer is not None
@@ -137,7 +194,7 @@ def test_the_sweeps_questions_use_their_indexes(
     run = one_run(full, "queued" if statement is transitions.CLAIM_RUN else "running")
     plan = explained(full, statement, params | run, generic=generic)
     found = list(nodes(plan))
-    assert not [node for node in found if node["Node Type"] == "Seq Scan" and "Relation Name" in node], plan
+    assert not [node for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] not in SMALL], plan
     assert indexes <= {node["Index Name"] for node in found if "Index Name" in node}, plan
     touched = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     assert touched <= pages, plan
