@@ -41,6 +41,7 @@ from agentrun.runtime.stepspec import (
     WriteUnknown,
     as_replayed,
     detached,
+    ended,
     ended_with,
     in_thread,
     recorded_failure,
@@ -167,12 +168,12 @@ class Steps:
                 task.add_done_callback(functools.partial(self._ended, spec))
 
     async def _inline(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
-        ended = self.in_flight[spec.key] = asyncio.get_running_loop().create_future()
+        done = self.in_flight[spec.key] = asyncio.get_running_loop().create_future()
         try:
             return await self._read(spec, there)
         finally:
             del self.in_flight[spec.key]
-            ended.set_result(None)
+            done.set_result(None)
 
     def _ended(self, spec: StepSpec, task: asyncio.Task[Any]) -> None:
         self.in_flight.pop(spec.key, None)
@@ -232,9 +233,13 @@ class Steps:
         error: Failure | None = None,
         spent: Spent | None = None,
     ) -> None:
-        statement = journal.RECORD if spent is None else journal.RECORD_WITH_USAGE
         params = self._named(spec, attempt)
-        params.update(ended_with(status, result, error, spent))
+        if spent is None:
+            statement = journal.RECORD
+            params.update(ended(status, result, error))
+        else:
+            statement = journal.RECORD_WITH_USAGE
+            params.update(ended_with(status, result, error, spent), lease=self.default_lease)
         if not await self._written(statement, params, status):
             raise await self._refused()
         self._remember(spec, params)
@@ -317,10 +322,10 @@ class Steps:
             raise LeaseLost
         self._remember(spec, params)
 
-    def _remember(self, spec: StepSpec, ended: Mapping[str, Any]) -> None:
+    def _remember(self, spec: StepSpec, there: Mapping[str, Any]) -> None:
         """Whoever asks for the same key again in this segment gets what a replay would get. Positions never repeat."""
         if not _by_position(spec.key):
-            self.recorded[spec.key] = ended
+            self.recorded[spec.key] = there
 
     async def _reconciled(self, spec: StepSpec, there: Mapping[str, Any]) -> tuple[Any] | None:
         """Ask outside how an interrupted write ended. None: nothing happened, it may start afresh."""
@@ -368,8 +373,8 @@ class Steps:
         def work(connection: Any) -> Any:
             value = function(connection)
             # Last in the transaction: the run's row stays unlocked while the function works.
-            ended = ended_with(StepStatus.COMPLETED, self._encoded(spec, value), None, None)
-            if not connection.execute(journal.RECORD.sql, guard | ended).fetchall():
+            said = ended(StepStatus.COMPLETED, self._encoded(spec, value), None)
+            if not connection.execute(journal.RECORD.sql, guard | said).fetchall():
                 raise LeaseLost
             return value
 
@@ -433,7 +438,6 @@ class Steps:
             "attempt": attempt,
             "args_digest": None,
             "args": None,
-            "lease": self.default_lease,
         }
 
     def _failed(self, spec: StepSpec, failure: Failure) -> StepFailed:

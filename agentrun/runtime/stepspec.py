@@ -8,7 +8,7 @@ import functools
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from agentrun.core.codec import decode
@@ -121,21 +121,27 @@ def recorded_failure(spec: Named, there: Mapping[str, Any]) -> StepFailed:
     return failed
 
 
-def ended_with(status: StepStatus, result: str | None, error: Failure | None, spent: Spent | None) -> dict[str, Any]:
-    """The parameters of a step\'s end, as the journal\'s statements name them."""
+def ended(status: StepStatus, result: str | None, error: Failure | None) -> dict[str, Any]:
+    """The parameters of a step's end, as the journal's statements name them."""
+    return {"status": str(status), "result": result, "error": error and _told(error)}
 
-    said = error.as_json() if error is not None else None
-    if said is not None:
-        said["message"] = str(said["message"])[:LONGEST_MESSAGE]
-    return {
-        "status": str(status),
-        "result": result,
-        "error": json.dumps(said) if said is not None else None,
-        "model": spent.model if spent else None,
-        "input_tokens": spent.input_tokens if spent else None,
-        "output_tokens": spent.output_tokens if spent else None,
-        "cost": spent.cost if spent else None,
-    }
+
+def ended_with(status: StepStatus, result: str | None, error: Failure | None, spent: Spent | None) -> dict[str, Any]:
+    """As `ended`, for statements that take what was used as well."""
+    return {**ended(status, result, error), **_used(spent)}
+
+
+def _told(error: Failure) -> str:
+    said = error.as_json()
+    said["message"] = str(said["message"])[:LONGEST_MESSAGE]
+    return json.dumps(said)
+
+
+_NOTHING: Mapping[str, Any] = dict.fromkeys(("model", "input_tokens", "output_tokens", "cost"))
+
+
+def _used(spent: Spent | None) -> Mapping[str, Any]:
+    return _NOTHING if spent is None else asdict(spent)
 
 
 def as_replayed(spec: StepSpec, value: Any, text: str) -> Any:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     ColumnElement,
+    CompoundSelect,
     Integer,
     Numeric,
     Text,
@@ -41,10 +42,13 @@ from agentrun.store.tables import event_seq, runs, spend, steps
 KEY = param("key", Text)
 _NOT_CANCELLED = runs.c.cancel_requested_at.is_(None)
 _MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
-_ENDED: dict[str, ColumnElement[Any]] = {
+_SAID: dict[str, ColumnElement[Any]] = {
     "status": param("status", Text),
     "result": param("result", JSON),
     "error": param("error", JSON),
+}
+_ENDED: dict[str, ColumnElement[Any]] = {
+    **_SAID,
     "model": param("model", Text),
     "input_tokens": param("input_tokens", BigInteger),
     "output_tokens": param("output_tokens", BigInteger),
@@ -100,13 +104,25 @@ def _record_many() -> Statement:
     held = said_of(locked, mine)
     given = {name: cast(held.c[name], JSON) if name in ("args", "result", "error") else held.c[name] for name in named}
     recorded = _recorded(held, given).cte("recorded")
-    return compiled_many("record_many", select(recorded), ("run_id", *named))
+    return compiled_many("record_many", _all_or_each(recorded), ("run_id", *named))
+
+
+def _all_or_each(done: CTE) -> CompoundSelect[Any, Any, Any]:
+    """One row with their number where all that the statement was told of are done, else a row for each that is.
+
+    Nearly always it is all, and to bring and read a row for each takes a tenth of a step's time.
+    """
+    counted = select(func.count().label("landed")).select_from(done).cte("counted")
+    landed, told_of = select(counted.c.landed).scalar_subquery(), param("told_of", Integer)
+    every = select(null().cast(UUID).label("run_id"), null().cast(Text).label("key"), counted.c.landed)
+    each = select(done.c.run_id, done.c.key, null().cast(BigInteger))
+    return union_all(every.where(counted.c.landed == told_of), each.where(landed < told_of))
 
 
 def _record(*, with_usage: bool) -> Statement:
     """Refuses (no row): not running, another epoch, or the step has already ended. Usage also lands on the run."""
     held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
-    recorded = _recorded(held, {**_NAMED, **_ENDED})
+    recorded = _recorded(held, {**_NAMED, **(_ENDED if with_usage else _SAID)})
     if not with_usage:
         return compiled("record", select(recorded.cte("recorded")), _record_many())
     done = recorded.cte("recorded")
@@ -243,7 +259,7 @@ def _finish_many() -> Statement:
     held = said_of(locked_among(mine, runs.c.status == word(Status.RUNNING)), mine)
     given = {name: cast(held.c[name], JSON) if name in ("result", "error") else held.c[name] for name in named}
     done = _finished(held, given)
-    return compiled_many("finish_many", select(done).add_cte(_cleared(done)), ("run_id", "key", *named))
+    return compiled_many("finish_many", _all_or_each(done).add_cte(_cleared(done)), ("run_id", "key", *named))
 
 
 def _finished(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:

@@ -31,8 +31,9 @@ class Statement:
     name: str
     element: Executable
     many: Statement | None = field(default_factory=lambda: None)
-    """The same for many at once: takes `rows`, JSON objects of `row_names`, each with its number `nth`. A row that it
-    returns belongs to the one of its `nth`, or to the one of its `run_id` and `key`."""
+    """The same for many at once: takes `rows`, JSON objects of `row_names`, each with its number `nth`, and `told_of`,
+    how many they are. A row that it returns belongs to the one of its `nth`, or to the one of its `run_id` and `key`;
+    one with `landed` belongs to all of them."""
 
     row_names: tuple[str, ...] = field(default_factory=lambda: ())
     """Of a statement for many: the parameters that differ from row to row. The others are the process's own."""

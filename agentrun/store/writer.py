@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, cast
@@ -78,6 +78,7 @@ class Writer:
         self._called = asyncio.Event()
         self._connection: AsyncConnection[type_of_row] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop
         self._sent: Sequence[Write] = ()
         self._committed: Sequence[tuple[Write, Rows]] = ()
         self.batches = 0
@@ -88,11 +89,12 @@ class Writer:
 
         Waits as long as the database cannot be reached: the caller's own lease bounds how long that is.
         """
-        write.done = asyncio.get_running_loop().create_future()
-        self._waiting.append(write)
         if self._task is None:
+            self._loop = asyncio.get_running_loop()
             # In a context of its own: the first caller's branch and step are not the writer's.
             self._task = asyncio.create_task(self._serve(), name="agentrun journal", context=contextvars.Context())
+        write.done = self._loop.create_future()
+        self._waiting.append(write)
         self._called.set()
         return await write.done
 
@@ -162,16 +164,14 @@ class Writer:
         together, alone = _grouped(batch)
         # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
         async with connection.pipeline() as pipeline:
-            many = [await connection.execute(of.sql, params) for of, params in together]
+            many = [(group, await connection.execute(of.sql, params)) for of, params, group in together]
             single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
             await pipeline.sync()
             self._tell()
         answers: list[Rows] = [[] for _ in batch]
-        places = {(write.run_id, write.params.get("key")): nth for nth, write in enumerate(batch)}
-        for cursor in many:
-            told = await cursor.fetchall()
-            for row in sorted(told, key=lambda row: row.get("nth") is None):
-                answers[_place(row, places)] = [row]
+        for group, cursor in many:
+            for nth, row in _answered(await cursor.fetchall(), group):
+                answers[nth] = [row]
         for nth, cursor in single:
             answers[nth] = await cursor.fetchall()
         return answers
@@ -206,13 +206,8 @@ class Writer:
         return self._connection
 
 
-def _place(row: type_of_row, places: Mapping[tuple[UUID, Any], int]) -> int:
-    nth: int | None = row.get("nth")
-    return places[row["run_id"], row["key"]] if nth is None else nth
-
-
 Numbered = tuple[int, Write]
-Together = tuple[Statement, dict[str, Any]]
+Together = tuple[Statement, dict[str, Any], Sequence[Numbered]]
 
 
 def _grouped(batch: Sequence[Write]) -> tuple[list[Together], list[Numbered]]:
@@ -231,17 +226,33 @@ def _grouped(batch: Sequence[Write]) -> tuple[list[Together], list[Numbered]]:
             group = [numbered for numbered in group if not _is_large(numbered[1])]
             rows = _rows(many, group)
         if len(group) > 1:
-            together.append((many, {**group[0][1].params, "rows": rows}))
+            together.append((many, {**group[0][1].params, "rows": rows, "told_of": len(group)}, group))
         else:
             alone += group
     return together, sorted(alone, key=itemgetter(0))
 
 
 def _rows(statement: Statement, group: Sequence[Numbered]) -> str:
-    names = statement.row_names
-    values = cast("Callable[[Mapping[str, Any]], tuple[Any, ...]]", itemgetter(*names))
-    rows = [{"nth": nth, **dict(zip(names, values(write.params), strict=True))} for nth, write in group]
+    values = cast("Callable[[Mapping[str, Any]], tuple[Any, ...]]", itemgetter(*statement.row_names))
+    rows = [{"nth": nth, **_row(statement.row_names, values, write.params)} for nth, write in group]
     return to_json(rows).decode()
+
+
+def _row(
+    names: Sequence[str], values: Callable[[Mapping[str, Any]], tuple[Any, ...]], params: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    return params if len(params) == len(names) else dict(zip(names, values(params), strict=True))
+
+
+def _answered(told: Rows, group: Sequence[Numbered]) -> Iterator[tuple[int, type_of_row]]:
+    """Whose row is whose. Of two for the same one, the last counts."""
+    if told and told[0].get("landed"):
+        yield from ((nth, told[0]) for nth, _ in group)
+        return
+    places = {(write.run_id, write.params.get("key")): nth for nth, write in group}
+    for row in sorted(told, key=lambda row: row.get("nth") is None):
+        nth: int | None = row.get("nth")
+        yield places[row["run_id"], row["key"]] if nth is None else nth, row
 
 
 def _is_large(write: Write) -> bool:
