@@ -33,8 +33,9 @@ class OneClient(bootsteps.StartStopStep):
         channel.Client = OfOnePool(channel.Client)
         if parent.hub is not None:
             # Nothing has been received yet. kombu has no other way to another class's object.
-            channel.qos._on_collect.cancel()  # noqa: SLF001
-            channel._qos = Held(channel, channel.qos.prefetch_count, parent.hub)  # noqa: SLF001
+            before = channel.qos
+            before._on_collect.cancel()  # noqa: SLF001
+            channel._qos = Held(channel, before.prefetch_count, parent.hub, before.can_consume)  # noqa: SLF001
 
 
 class Held(QoS):
@@ -45,13 +46,19 @@ class Held(QoS):
     then. A message of this moment is lost with its worker: the sweep sends it again.
     """
 
-    def __init__(self, channel: Any, prefetch_count: int, hub: Any) -> None:
+    def __init__(
+        self, channel: Any, prefetch_count: int, hub: Any, has_room: Callable[[], bool] = lambda: True
+    ) -> None:
         super().__init__(channel, prefetch_count)
-        self._hub = hub
+        self._hub, self._has_room = hub, has_room
         self._lock = threading.Lock()
         self._fresh: dict[str, Any] = {}
         self._gone: list[str] = []
         self._asked = False
+
+    def can_consume(self) -> bool:
+        """Whether another message is wanted. Celery, too, may have said when: `worker_disable_prefetch`."""
+        return super().can_consume() and self._has_room()
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Called by the consumer for each message that it receives."""

@@ -91,7 +91,8 @@ def _said(text: str | None) -> str | None:
 
 def _outcome(text: str | None) -> str | None:
     line = _literal(text)
-    value = dict(member.partition("=")[::2] for member in line.split()) if isinstance(line, str) else {}
+    parted = [member.partition("=") for member in line.split()] if isinstance(line, str) else []
+    value = {name: said for name, _, said in parted}
     if "outcome" not in value:
         return text
     outcome, reason = value["outcome"], value.get("reason")

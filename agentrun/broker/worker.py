@@ -34,6 +34,9 @@ from agentrun.store.troubles import explained
 
 log = logging.getLogger("agentrun.worker")
 
+SOON, AT_LAST = 0.002, 0.02
+"""Seconds between a task's last line and the moment at which Celery counts its slot as free: nearly always, always."""
+
 
 def register(app: Celery, settings: Settings | None = None) -> Celery:
     """Give an existing Celery application agentrun's tasks; returns it.
@@ -74,6 +77,7 @@ class Process:
         self._shutdown: Shutdown | None = None
         self._sweeping = threading.Lock()
         self._hub: Any = None
+        self._freed = self._telling = False
         self._queues: tuple[str, ...] = ()
         self._about: Mapping[str, Any] = {}
 
@@ -123,11 +127,25 @@ class Process:
 
     def _slot_is_free(self, engine: Engine) -> None:
         """Tell the consumer. With all slots taken it sleeps up to a second, and a pool thread that ends is no event."""
-        hub = self._hub
-        if hub is not None:
-            # Celery counts the slot as free only after the task has returned.
-            for pause in (0.002, 0.02):
-                engine.loop.call_soon_threadsafe(engine.loop.call_later, pause, hub.call_soon, _nothing)
+        self._freed = True
+        if self._hub is not None and not self._telling:
+            self._telling = True
+            engine.loop.call_soon_threadsafe(self._tell_later, engine, SOON)
+
+    def _tell_later(self, engine: Engine, seconds: float) -> None:
+        engine.loop.call_later(seconds, self._tell, engine, seconds)
+
+    def _tell(self, engine: Engine, waited: float) -> None:
+        """On the loop, while slots become free, and once more: Celery counts one only when its task has returned."""
+        freed, self._freed = self._freed, False
+        self._hub.call_soon(_nothing)
+        if freed or waited == SOON:
+            self._tell_later(engine, SOON if freed else AT_LAST)
+            return
+        self._telling = False
+        if self._freed:
+            # Between the two lines above, somebody saw that it was being told.
+            self._slot_is_free(engine)
 
     def sweep(self) -> dict[str, Any]:
         """One sweep; a second one in the same process at the same time is left out."""

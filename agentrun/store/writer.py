@@ -158,16 +158,17 @@ class Writer:
         self._committed = list(zip(batch, answers, strict=True))
 
     async def _pipelined(self, connection: AsyncConnection[type_of_row], batch: Sequence[Write]) -> list[Rows]:
-        if len(batch) == 1:
-            self._tell()
-            return [await _once(connection, batch[0])]
         together, alone = _grouped(batch)
+        if len(together) + len(alone) == 1 and len(batch) < SMALLEST_HALF:
+            self._tell()
+            return await _one_statement(connection, together, alone)
         # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
         async with connection.pipeline() as pipeline:
             many = [(group, await connection.execute(of.sql, params)) for of, params, group in together]
             single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
-            await pipeline.sync()
-            self._tell()
+            if self._committed:
+                await pipeline.sync()
+                self._tell()
         answers: list[Rows] = [[] for _ in batch]
         for group, cursor in many:
             for nth, row in _answered(await cursor.fetchall(), group):
@@ -242,6 +243,18 @@ def _row(
     names: Sequence[str], values: Callable[[Mapping[str, Any]], tuple[Any, ...]], params: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     return params if len(params) == len(names) else dict(zip(names, values(params), strict=True))
+
+
+async def _one_statement(
+    connection: AsyncConnection[type_of_row], together: Sequence[Together], alone: Sequence[Numbered]
+) -> list[Rows]:
+    """Without a pipeline, whose beginning and end take longer than the statement."""
+    if alone:
+        return [await _once(connection, alone[0][1])]
+    [(of, params, group)] = together
+    told = await (await connection.execute(of.sql, params)).fetchall()
+    rows = dict(_answered(told, group))
+    return [[rows[nth]] if nth in rows else [] for nth, _ in group]
 
 
 def _answered(told: Rows, group: Sequence[Numbered]) -> Iterator[tuple[int, type_of_row]]:

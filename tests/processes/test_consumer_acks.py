@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from kombu import Connection, Exchange, Producer, Queue
 from kombu.transport.redis import QoS
 from redis import Redis
 
-from agentrun.broker.consumer import Held
+from agentrun.broker.consumer import Held, OneClient
 
 QUEUE = "held"
 
@@ -138,3 +139,31 @@ def test_a_message_that_is_refused_goes_back(consuming: Consuming, redis: Redis)
     (message,) = consuming.take(1)
     message.requeue()
     assert (redis.llen(QUEUE), unacked(redis)) == (4, (0, 0))
+
+
+def test_no_message_is_asked_for_that_celery_has_no_slot_for(broker_url: str, redis: Redis, moments: Moments) -> None:
+    """Without prefetching, another worker with a free slot gets it."""
+    room = [True, False]
+    consuming = Consuming(broker_url, lambda channel: Held(channel, 1, moments, lambda: room[-1]))
+    qos = consuming.channel.qos
+    assert not qos.can_consume()
+    room.append(True)
+    assert qos.can_consume()
+    Producer(consuming.channel, consuming.queue.exchange, QUEUE).publish({"number": 0})
+    (message,) = consuming.take(1)
+    assert not qos.can_consume(), "one is held, and one may be"
+    message.ack()
+    assert qos.can_consume()
+    consuming.connection.release()
+
+
+def test_a_worker_of_ours_asks_for_no_message_that_it_has_no_slot_for(broker_url: str, redis: Redis) -> None:
+    """What Celery's own step says to the channel, ours does not lose."""
+    with Connection(broker_url) as connection:
+        consumer: Any = SimpleNamespace(
+            connection=connection, hub=Moments(), task_consumer=SimpleNamespace(channel=connection.default_channel)
+        )
+        connection.default_channel.qos.can_consume = lambda: False
+        OneClient(consumer).start(consumer)
+        assert type(connection.default_channel.qos) is Held
+        assert not connection.default_channel.qos.can_consume()
