@@ -28,6 +28,7 @@ from agentrun.store import sweeping, transitions
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
 from agentrun.store.diagnosis import FORGET_GONE
+from agentrun.store.needs import NEEDS
 from agentrun.store.offers import OFFERED_COUNT, OFFERED_DUE, OFFERED_QUEUES
 from agentrun.store.reads import OPEN_CHILDREN
 from agentrun.store.sql import Statement
@@ -76,10 +77,12 @@ class Sweep:
         self._settings, self._database, self._publisher, self._by = settings, database, publisher, by
         self._draining = draining
         self._scope = {"namespace": settings.namespace, "limit": settings.sweep_batch}
+        self._needs: type_of_row = {}
         self.found = Found()
 
     def run(self) -> Found:
         """Reap expired leases, end what is past its deadline, wake what is due and has no message."""
+        self._needs = self._database.rows(NEEDS, self._scope)[0]
         self._reap()
         self._expire()
         self._end_waits()
@@ -100,7 +103,13 @@ class Sweep:
         self.found.told = notify(self._database, self._settings.namespace, limit=self._settings.sweep_batch)
         self._database.rows(FORGET_GONE, self._scope)
 
+    def _may_find(self, *needs: str) -> bool:
+        """Whether there is something to find: there was when the sweep began, or what it did may have led to it."""
+        return any(self._needs[need] for need in needs) or any(asdict(self.found).values())
+
     def _reap(self) -> None:
+        if not self._may_find("expired"):
+            return
         for row in self._database.rows(sweeping.EXPIRED, self._scope):
             backoff = Backoff(self._settings.backoff_base_seconds, self._settings.backoff_max_seconds)
             decision = decide(facts_of(row, self._settings.max_requeues), Crash(), backoff, luck=luck())
@@ -141,6 +150,8 @@ class Sweep:
         return self._database.rows(statement, {**(params or {}), **guard})
 
     def _expire(self) -> None:
+        if not self._may_find("deadlines"):
+            return
         for row in self._database.rows(sweeping.DEADLINES, self._scope):
             params = {"run_id": row["id"], "by": self._by, "data": json.dumps({"reason": "deadline_exceeded"})}
             for moved in self._database.rows(transitions.EXPIRE, self._scope | params):
@@ -151,20 +162,28 @@ class Sweep:
     def _end_waits(self) -> None:
         """Timers that are due, answers that nobody gave in time, children whose end their parent missed or that nobody
         starts, and signals that have expired."""
-        for row in self._database.rows(DUE, self._scope):
-            self.found.answered += self._answers.due(row, self._by)
-        for row in self._database.rows(LOST_CHILDREN, self._scope):
-            self.found.answered += self._answers.lost_child(row, self._by)
-        self.found.dead_lettered += self._answers.end_unstarted(self._by, limit=self._settings.sweep_batch)
-        self.found.forgotten += self._answers.forget_signals(limit=self._settings.sweep_batch)
+        if self._may_find("waits"):
+            for row in self._database.rows(DUE, self._scope):
+                self.found.answered += self._answers.due(row, self._by)
+        if self._may_find("lost_children"):
+            for row in self._database.rows(LOST_CHILDREN, self._scope):
+                self.found.answered += self._answers.lost_child(row, self._by)
+        if self._may_find("waits"):
+            self.found.dead_lettered += self._answers.end_unstarted(self._by, limit=self._settings.sweep_batch)
+        if self._may_find("signals"):
+            self.found.forgotten += self._answers.forget_signals(limit=self._settings.sweep_batch)
 
     def _cancel_orphans(self) -> None:
         """A cancel goes down the tree, and so does a parent's failure: nobody will read what its children find."""
+        if not self._may_find("orphans"):
+            return
         for row in self._database.rows(OPEN_CHILDREN, self._scope | {"parent_id": None}):
             self.found.cancelled += self._operators.end_orphan(row["id"], by=self._by)
 
     def _heal_steps(self) -> None:
         """Remote steps that nobody took, whose taker died, or that are silent."""
+        if not self._may_find("offered", "started"):
+            return
         healed = Redispatch(self._settings, self._database, self._publisher, by=self._by).run()
         self.found.redispatched += healed.redispatched
         self.found.steps_retried += healed.retried
@@ -175,8 +194,11 @@ class Sweep:
 
         A backlog is no fault, and costs no more the longer it is.
         """
-        queues = {row["queue"] for row in self._database.rows(sweeping.QUEUES, self._scope)}
-        queues |= {row["queue"] for row in self._database.rows(OFFERED_QUEUES, {})}
+        queues = set[str]()
+        if self._may_find("queued"):
+            queues |= {row["queue"] for row in self._database.rows(sweeping.QUEUES, self._scope)}
+        if self._may_find("offered"):
+            queues |= {row["queue"] for row in self._database.rows(OFFERED_QUEUES, {})}
         for queue in sorted(queues):
             depth = self._publisher.depth(queue)
             if depth is None or depth > LONGEST_COUNTED:

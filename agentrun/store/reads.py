@@ -11,6 +11,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Integer,
+    Select,
     Text,
     and_,
     case,
@@ -150,26 +151,32 @@ def _child_result() -> Statement:
 
 
 def _open_children() -> Statement:
+    of_one = or_(param("parent_id", UUID).is_(None), runs.c.parent_id == param("parent_id", UUID))
+    return compiled("open_children", orphans(runs.c.id).where(of_one).limit(param("limit", Integer)))
+
+
+def orphans(*columns: ColumnElement[Any]) -> Select[Any]:
     """Children that live on although their parent was cancelled or has failed; not those that an operator brought
     back since: their parent may be redriven after them."""
     parent = runs.alias("parent")
     ended = [word(Status.CANCELLED), word(Status.FAILED)]
-    living = select(runs.c.id).join(parent, parent.c.id == runs.c.parent_id)
-    orphans = living.where(
-        runs.c.parent_id.is_not(None),
-        runs.c.status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
-        runs.c.cancel_requested_at.is_(None),
-        beside_key(parent.c.status).in_(ended),
-        runs.c.namespace == NAMESPACE,
-        ~exists().where(
-            moves.c.run_id == runs.c.id,
-            moves.c.type == word(EventType.REDRIVEN),
-            moves.c.at >= parent.c.finished_at,
-            parent.c.status == word(Status.FAILED),
-        ),
+    return (
+        select(*columns)
+        .join_from(runs, parent, parent.c.id == runs.c.parent_id)
+        .where(
+            runs.c.parent_id.is_not(None),
+            runs.c.status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
+            runs.c.cancel_requested_at.is_(None),
+            beside_key(parent.c.status).in_(ended),
+            runs.c.namespace == NAMESPACE,
+            ~exists().where(
+                moves.c.run_id == runs.c.id,
+                moves.c.type == word(EventType.REDRIVEN),
+                moves.c.at >= parent.c.finished_at,
+                parent.c.status == word(Status.FAILED),
+            ),
+        )
     )
-    of_one = or_(param("parent_id", UUID).is_(None), runs.c.parent_id == param("parent_id", UUID))
-    return compiled("open_children", orphans.where(of_one).limit(param("limit", Integer)))
 
 
 def _none(kind: Any) -> Any:

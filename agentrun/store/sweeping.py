@@ -33,6 +33,12 @@ from agentrun.store.transitions import write_in_flight
 QUEUE = param("queue", Text)
 LIMIT = param("limit", Integer)
 _DUE = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.QUEUED), runs.c.due_at <= now())
+STALE = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.RUNNING), runs.c.lease_expires_at < now())
+PAST_DEADLINE = and_(
+    runs.c.namespace == NAMESPACE,
+    runs.c.deadline_at < now(),
+    runs.c.status.in_([word(Status.QUEUED), word(Status.WAITING)]),
+)
 _WAKE = (runs.c.id, runs.c.namespace, runs.c.kind, runs.c.queue, runs.c.priority)
 
 
@@ -50,8 +56,7 @@ def _expired() -> Statement:
         runs.c.cancel_requested_at.is_not(None).label("cancel_requested"),
         *_WAKE[1:],
     )
-    stale = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.RUNNING), runs.c.lease_expires_at < now())
-    return compiled("expired", _unlocked(select(*facts).where(stale).order_by(runs.c.lease_expires_at).limit(LIMIT)))
+    return compiled("expired", _unlocked(select(*facts).where(STALE).order_by(runs.c.lease_expires_at).limit(LIMIT)))
 
 
 def _unlocked(candidates: Any) -> Select[Any]:
@@ -100,12 +105,8 @@ def _due() -> Statement:
 
 
 def _deadlines() -> Statement:
-    passed = and_(
-        runs.c.namespace == NAMESPACE,
-        runs.c.deadline_at < now(),
-        runs.c.status.in_([word(Status.QUEUED), word(Status.WAITING)]),
-    )
-    return compiled("deadlines", _unlocked(select(runs.c.id).where(passed).order_by(runs.c.deadline_at).limit(LIMIT)))
+    passed = select(runs.c.id).where(PAST_DEADLINE).order_by(runs.c.deadline_at)
+    return compiled("deadlines", _unlocked(passed.limit(LIMIT)))
 
 
 def _swept() -> Statement:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Double, Integer, Text, and_, delete, exists, func, null, or_, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
-from sqlalchemy.sql.selectable import CTE
+from sqlalchemy.sql.selectable import CTE, FromClause
 from sqlalchemy.types import DateTime
 
 from agentrun.core import moves as legal
@@ -220,14 +220,17 @@ def _escalate() -> Statement:
     return compiled("escalate", escalated)
 
 
+def lost_child(child: FromClause) -> tuple[ColumnElement[bool], ...]:
+    """Of open waits for children: that the child has ended."""
+    ended = beside_key(child.c.status).in_([word(status) for status in sorted(FINAL)])
+    return (waits.c.namespace == NAMESPACE, OPEN, waits.c.kind == word(WaitKind.CHILD), ended)
+
+
 def _lost_children() -> Statement:
     """Open waits for children that have ended: what their settling should have resolved."""
     child = runs.alias("child")
-    filters = (waits.c.namespace == NAMESPACE, OPEN, waits.c.kind == word(WaitKind.CHILD), child.c.status.in_(
-        [word(status) for status in sorted(FINAL)]
-    ))  # fmt: skip
     columns = (waits.c.id, waits.c.run_id, waits.c.step_key, waits.c.child_id)
-    listing = select(*columns).join(child, child.c.id == waits.c.child_id).where(*filters)
+    listing = select(*columns).join(child, child.c.id == waits.c.child_id).where(*lost_child(child))
     return compiled("lost_children", listing.limit(param("limit", Integer)))
 
 

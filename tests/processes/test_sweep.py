@@ -11,13 +11,13 @@ from redis import Redis
 
 from agentrun import Client, Settings, Status
 from agentrun.broker import CeleryPublisher
-from agentrun.runtime.upkeep import Found, Sweep
+from agentrun.runtime.upkeep import LONGEST_COUNTED, Found, Sweep
 from agentrun.store.database import Database
 from agentrun.testing import until
 from agentrun.testing.nodes import Node
 from tests.processes.conftest import Look
 
-BACKLOG = 100_000
+BACKLOG = LONGEST_COUNTED
 MISSING = 50
 LISTS = ("agentrun", "agentrun\x06\x163", "agentrun\x06\x166", "agentrun\x06\x169")
 """How Redis holds one queue: a list per step of priority."""
@@ -47,11 +47,10 @@ def test_a_backlog_with_its_messages_in_the_broker_makes_ten_sweeps_send_nothing
 ) -> None:
     template = _one_message(client, redis)
     look(QUEUED, (BACKLOG,))
-    for number in range(0, BACKLOG, 10_000):
-        with redis.pipeline(transaction=False) as pipe:
-            for chunk in range(number, number + 10_000, 100):
-                pipe.lpush(LISTS[chunk // 100 % len(LISTS)], *[template] * 100)
-            pipe.execute()
+    with redis.pipeline(transaction=False) as pipe:
+        for chunk in range(BACKLOG // 100):
+            pipe.lpush(LISTS[chunk % len(LISTS)], *[template] * 100)
+        pipe.execute()
     assert _messages(redis) == BACKLOG
 
     assert [sweep_for_real().woken for _ in range(10)] == [0] * 10

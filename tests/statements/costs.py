@@ -33,11 +33,7 @@ COSTS: Mapping[str, str] = {
     "a run up to its remote step": "claim, offer_step, park",
     "the remote step": "take_step, complete_step",
     "the run after its remote step": "claim, replay, settle_completed",
-    "a sweep that finds nothing": (
-        "expired, deadlines, waits_due, lost_children, child_started, child_late, forget_signals, open_children, "
-        "lost_steps, silent_steps, unclaimed_steps, shelve_lost, offered_queues x2, shelve_external, queues, "
-        "forget_gone, swept"
-    ),
+    "a sweep that finds nothing": "needs, forget_gone, swept",
     "a heartbeat, nothing held": "process_seen",
     "a heartbeat over 100 leases": "renew_all, process_seen",
     "status": "run_by_id",

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from agentrun.runtime.upkeep import LONGEST_COUNTED, Sweep
 from agentrun.settings import Settings
-from agentrun.store import asked, diagnosis, episodes, offers, purge, reads, sweeping, transitions, waits
+from agentrun.store import asked, diagnosis, episodes, needs, offers, purge, reads, sweeping, transitions, waits
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.testing import RecordingPublisher
@@ -94,6 +94,7 @@ def whole(
 
 QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     (sweeping.EXPIRED, {"namespace": "default", "limit": 100}, {"runs_running"}, 200),
+    (needs.NEEDS, {"namespace": "default"}, {"runs_running", "runs_due", "waits_due", "steps_offered"}, 300),
     (sweeping.QUEUES, {"namespace": "default"}, {"runs_due"}, 200),
     (sweeping.DUE_COUNT, {"namespace": "default", "queue": QUEUE, "limit": 1100}, {"runs_due"}, 1500),
     (sweeping.DUE, {"namespace": "default", "queue": QUEUE, "limit": 100, "grace": 1.0}, {"runs_due"}, 400),
