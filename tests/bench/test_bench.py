@@ -81,8 +81,6 @@ def test_every_measurement_has_rows_and_no_metric_is_shown_twice() -> None:
 def test_the_goals_beside_other_libraries_are_those_that_were_set() -> None:
     rows = [row for name in ("runs", "steps") for row in beside_peers[name].rows if row.goal]
     assert {(row.metric.partition(" ")[0], row.against): str(row.goal) for row in rows} == {
-        ("ten", "DBOS"): "≥ 10 x",
-        ("ten", "Absurd async"): "≥ 4 x",
         ("ten_more", "DBOS"): "≥ 10 x",
         ("ten_more", "Absurd async"): "≥ 4 x",
         ("steps", "DBOS"): "≥ 25 x",
