@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from bench.common import Bench
 from bench.measure import OURS, Goal, Peer, Row, at_least_times, beside_peers, measures, median, percentile
+from bench.nodes import BenchError
 from bench.peers.catalogue import (
     ABSURD,
     ABSURD_FAST,
@@ -25,6 +26,7 @@ from bench.peers.sides import Agentrun, Side
 
 _ROOM, _MORE_ROOM, _IN_FLIGHT = 10, 100, 200
 _SECONDS = 15
+_FAILED, _MISSING = "peers not measured", "peers not installed"
 _DURABLE = (DBOS, ABSURD, ABSURD_SYNC)
 _USUAL = (*_DURABLE, *QUEUES)
 _POLLING = (DBOS, ABSURD, DBOS_FAST, ABSURD_FAST, ABSURD_SYNC)
@@ -62,8 +64,8 @@ def runs(bench: Bench) -> None:
         count = {OURS: 1500, DBOS: 200}.get(asked.name, max(10 * room, 400))
         return asked.run_rate(bench.size(count, 60), 10, room)
 
-    _compare(bench, "ten", _USUAL, lambda asked: rate(asked, _ROOM))
-    _compare(bench, "ten_more", _DURABLE, lambda asked: rate(asked, _MORE_ROOM))
+    compare(bench, "ten", _USUAL, lambda asked: rate(asked, _ROOM))
+    compare(bench, "ten_more", _DURABLE, lambda asked: rate(asked, _MORE_ROOM))
 
 
 @measures(
@@ -77,22 +79,22 @@ def steps(bench: Bench) -> None:
             return asked.step_rate(100, _IN_FLIGHT, bench.size(_SECONDS, 4))
         return Agentrun(bench).step_rate(100, _IN_FLIGHT)
 
-    _compare(bench, "steps", _DURABLE, rate)
+    compare(bench, "steps", _DURABLE, rate)
 
 
 @measures("noops", *_rows("noop", "no-op runs", "/s", _USUAL), of=beside_peers)
 def noops(bench: Bench) -> None:
-    _compare(bench, "noop", _USUAL, lambda asked: asked.noop_rate(bench.size(2000, 200), _ROOM))
+    compare(bench, "noop", _USUAL, lambda asked: asked.noop_rate(bench.size(2000, 200), _ROOM))
 
 
 @measures("enqueues", *_rows("one", "enqueue, one by one", "/s", _USUAL), of=beside_peers)
 def enqueues(bench: Bench) -> None:
-    _compare(bench, "one", _USUAL, lambda asked: asked.one_by_one(bench.size(1500, 200)))
+    compare(bench, "one", _USUAL, lambda asked: asked.one_by_one(bench.size(1500, 200)))
 
 
 @measures("bulk", *_rows("many", "enqueue, all in one call", "/s", _BULK), of=beside_peers)
 def bulk(bench: Bench) -> None:
-    _compare(bench, "many", _BULK, lambda asked: asked.at_once(bench.size(10_000, 1000)))
+    compare(bench, "many", _BULK, lambda asked: asked.at_once(bench.size(10_000, 1000)))
 
 
 @measures(
@@ -108,19 +110,27 @@ def idle(bench: Bench) -> None:
         _add(bench, "idle_p95", {name: percentile(times, 0.95) for name, times in found.items()})
 
 
-def _compare(bench: Bench, metric: str, peers: Sequence[Peer], rate: Callable[[Side], float]) -> None:
+def compare(bench: Bench, metric: str, peers: Sequence[Peer], rate: Callable[[Side], float]) -> None:
+    """Record a figure a round of each peer that is here, and of agentrun beside it. BenchError where one failed."""
     for order in _orders(bench, peers):
         _add(bench, metric, _asked(bench, order, rate))
 
 
 def _orders(bench: Bench, peers: Sequence[Peer]) -> Iterator[list[Side]]:
-    """In each round: a peer, agentrun, a peer, so that every peer has a neighbour in it. Other rounds go backwards."""
-    here = installed()
+    """In each round: a peer, agentrun, a peer, so that every peer has a neighbour in it. Other rounds go backwards.
+
+    BenchError at the end where some peer could not be measured.
+    """
+    here, failed = installed(), bench.notes.setdefault(_FAILED, list[str]())
+    bench.notes[_MISSING] = [peer for peer in QUEUES if peer not in here]
+    before = len(failed)
     chosen = [side(bench, peer) for peer in peers if peer in here and (not only or peer in only)]
     for number in bench.rounds():
         for start in range(0, len(chosen), 2):
             order: list[Side] = [chosen[start], Agentrun(bench), *chosen[start + 1 : start + 2]]
             yield order[::-1] if number % 2 else order
+    if len(failed) > before:
+        raise BenchError("; ".join(failed[before:]))
 
 
 def _asked(bench: Bench, order: Sequence[Side], measured: Callable[[Side], Found]) -> dict[str, Found]:
@@ -130,8 +140,8 @@ def _asked(bench: Bench, order: Sequence[Side], measured: Callable[[Side], Found
         try:
             found[asked.name] = measured(asked)
         except Exception as error:
-            # The other libraries are still worth having.
-            bench.trouble[f"{asked.name}: {type(error).__name__}: {error}"] += 1
+            # The others are still worth having.
+            bench.notes[_FAILED].append(f"{asked.name}: {type(error).__name__}: {error}")
     return found
 
 

@@ -22,8 +22,10 @@ from bench import report
 from bench.common import Bench
 from bench.measure import FLOOR, OURS, Measurement, Peer, Row, Samples, at_least, at_least_times, beside_peers, registry
 from bench.nodes import ROOT, BenchError
-from bench.peers.catalogue import DURABLE, QUEUES, side
+from bench.peers import comparison
+from bench.peers.catalogue import ABSURD, ABSURD_SYNC, DBOS, DURABLE, OBAN, QUEUES, side
 from bench.peers.libraries import Library, Producer
+from bench.peers.sides import Side
 
 THEIRS = Peer("somebody else's")
 FACTS = {
@@ -135,6 +137,28 @@ def test_every_peer_has_a_script_that_compiles(peer: Peer, tmp_path: Path) -> No
     assert found.name == peer
     if isinstance(found, Library):
         py_compile.compile(str(ROOT / f"bench/peers/{found.script}.py"), str(tmp_path / "compiled"), doraise=True)
+
+
+def test_each_peer_is_measured_next_to_agentrun_and_one_that_fails_takes_only_its_own_row_along(
+    tiny: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def rate(side: Side) -> float:
+        asked.append(side.name)
+        if side.name == ABSURD:
+            raise ValueError("out of order")
+        return float(len(asked))
+
+    monkeypatch.setattr(comparison, "installed", lambda: [DBOS, ABSURD, ABSURD_SYNC])
+    with pytest.raises(BenchError, match="Absurd async: ValueError: out of order; Absurd async"):
+        comparison.compare(tiny, "ten", (DBOS, ABSURD, ABSURD_SYNC, OBAN), rate)
+    first = [DBOS, OURS, ABSURD, ABSURD_SYNC, OURS]
+    assert asked == [*first, ABSURD, OURS, DBOS, OURS, ABSURD_SYNC]
+    assert tiny.samples.all == {
+        f"ten {DBOS}": {DBOS: [1.0, 8.0], OURS: [2.0, 7.0]},
+        f"ten {ABSURD_SYNC}": {ABSURD_SYNC: [4.0, 10.0], OURS: [5.0, 9.0]},
+    }
 
 
 PEER = """
