@@ -59,7 +59,7 @@ clean: ## remove the environment and all caches
 	@rm -rf .venv .venv-peers .hypothesis .pytest_cache .ruff_cache .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(PEERS): $(STAMP)
+$(PEERS): | $(STAMP)
 	@$(PEERS_PYTHON) -m venv --clear .venv-peers
 	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
 	@touch $@
