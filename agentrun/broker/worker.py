@@ -10,14 +10,17 @@ import gc
 import logging
 import os
 import select
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID, uuid4
 
 from celery import Celery, signals
 from celery.backends.base import DisabledBackend
+from celery.worker.state import reserved_requests
 
 from agentrun.broker.about import about, queues_of
 from agentrun.broker.app import STEP, SWEEP, WAKE
@@ -26,6 +29,7 @@ from agentrun.core.errors import ConfigurationError
 from agentrun.core.wake import Wake
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import registry
+from agentrun.runtime.settling import Report
 from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
 from agentrun.store.database import Database
@@ -33,6 +37,14 @@ from agentrun.store.schema import require_head
 from agentrun.store.troubles import explained
 
 log = logging.getLogger("agentrun.worker")
+
+TURN = 0.0005
+"""Seconds that a thread may compute while another one waits. With Python's 5 ms, the loop's thread sends the claim of a
+run that was just received when the consumer's thread is done with everything else: 2 ms later, where nothing else is
+going on. On a full queue it makes no difference."""
+
+MOST_BEGUN = 10_000
+"""Segments that were begun and that no thread waits for yet."""
 
 SOON, AT_LAST = 0.002, 0.02
 """Seconds between a task's last line and the moment at which Celery counts its slot as free: nearly always, always."""
@@ -52,7 +64,7 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
     @app.task(name=WAKE, bind=True, ignore_result=True, backend=nowhere)
     def wake(task: Any, *args: object, **kwargs: object) -> str:
         delivery: dict[str, Any] = task.request.delivery_info or {}
-        return _in_a_line(process.wake(args, kwargs, queue=delivery.get("routing_key")))
+        return _in_a_line(process.wake(args, kwargs, queue=delivery.get("routing_key"), message=task.request.id))
 
     @app.task(name=STEP, bind=True, ignore_result=True, backend=nowhere)
     def step(task: Any, *args: object, **kwargs: object) -> str:
@@ -78,23 +90,31 @@ class Process:
         self._sweeping = threading.Lock()
         self._hub: Any = None
         self._freed = self._telling = False
+        self._begun: dict[str | None, Future[Report]] = {}
         self._queues: tuple[str, ...] = ()
         self._about: Mapping[str, Any] = {}
 
     # ---- what the tasks do
 
-    def wake(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
+    def wake(
+        self,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        *,
+        queue: str | None = None,
+        message: str | None = None,
+    ) -> dict[str, Any]:
         """Execute a segment of the run that the message from `queue` names; garbage is one log line."""
         run_id = _only_uuid(args, kwargs)
         if run_id is None:
             log.warning("a wake that names no run was dropped (%d arguments)", len(args) + len(kwargs))
             return {"outcome": "garbage"}
-        engine = self.engine()
-        if engine.draining:
+        engine, begun = self.engine(), self._begun.pop(message, None)
+        if engine.draining and begun is None:
             engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain"))
             return {"outcome": "draining", "run": str(run_id)}
         try:
-            return engine.run(run_id).as_json()
+            return (begun or engine.begin(run_id)).result().as_json()
         except Exception:
             raise
         except BaseException:
@@ -103,6 +123,22 @@ class Process:
             raise
         finally:
             self._slot_is_free(engine)
+
+    def received(self, sender: Any, request: Any, **_: object) -> None:
+        """A message has come for which there is a slot: begin, while Celery looks for a thread that waits for the end.
+
+        Two threads hand it on until then, for longer than the claim takes. `wake` picks up what was begun.
+        """
+        engine = self._engines.get(os.getpid())
+        if request.name != WAKE or request.eta or engine is None or engine.draining:
+            return
+        run_id = _only_uuid(tuple(request.args), request.kwargs)
+        if run_id is None or len(reserved_requests) >= sender.pool.num_processes:
+            return
+        if len(self._begun) >= MOST_BEGUN:
+            # Messages that were revoked after they had come: nobody picks these up.
+            self._begun = {name: begun for name, begun in self._begun.items() if not begun.done()}
+        self._begun[request.id] = engine.begin(run_id)
 
     def step(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
         """Take and execute the remote step that the message from `queue` names; garbage is one log line."""
@@ -221,6 +257,8 @@ class Process:
         pool = getattr(sender, "pool", None)
         if type(pool).__module__.endswith(".thread"):
             self._hub = getattr(sender, "hub", None)
+            signals.task_received.connect(self.received, weak=False)
+            sys.setswitchinterval(TURN)
         if pool is not None and type(pool).__module__.endswith("prefork"):
             return
         if pool is not None:

@@ -6,6 +6,7 @@ Made lazily and per process id, so that a fork never shares any of them.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
@@ -72,7 +73,7 @@ class Engine:
         sweep: Callable[[str], None] | None = None,
     ) -> None:
         self.settings, self.database, self.publisher, self.registry = settings, database, publisher, kinds
-        self.id = uuid.uuid4()
+        self.id, self._tokens = uuid.uuid4(), itertools.count()
         self.queues, self.about = queues, about or {}
         self.draining = False
         self._closing = self._ended = False
@@ -104,9 +105,17 @@ class Engine:
         stable_id = self.settings.stable_id
         return f"{stable_id}:{os.getpid()}:{self.id.hex[:12]}" if stable_id else f"{HOST}:{os.getpid()}"
 
+    def token(self) -> str:
+        """What no other claim says: who does not know whether one landed looks for it."""
+        return f"{self.id.hex}{next(self._tokens):x}"
+
     def run(self, run_id: UUID) -> Report:
         """Execute one segment of a queued run and wait for its end. For worker threads."""
-        return self.submit(run_segment(self, run_id)).result()
+        return self.begin(run_id).result()
+
+    def begin(self, run_id: UUID) -> Future[Report]:
+        """Execute one segment of a queued run; what becomes of it."""
+        return self.submit(run_segment(self, run_id))
 
     def run_step(self, run_id: UUID, key: str) -> Report:
         """Take and execute one remote step and wait for its end. For worker threads."""

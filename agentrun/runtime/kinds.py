@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -110,6 +111,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._kinds: dict[str, Kind] = {}
+        self._told: tuple[dict[str, Kind], dict[str, Any]] = ({}, {"kinds": [], "options": "{}"})
 
     def add(self, kind: Kind) -> None:
         """Register. Raises ConfigurationError where another body has the name."""
@@ -135,9 +137,15 @@ class Registry:
         """All registered names, sorted."""
         return tuple(sorted(self._kinds))
 
-    def overrides(self) -> dict[str, dict[str, float]]:
-        """What kinds override of the settings, for claims: the producer of a run may not have known its kind."""
-        return {name: said for name, kind in self._kinds.items() if (said := kind.options.overrides())}
+    def of_claims(self) -> dict[str, Any]:
+        """Parameters of every claim: which kinds this process knows, and what they override of the settings. The
+        producer of a run may not have known its kind."""
+        kinds, said = self._told
+        if kinds != self._kinds:
+            options = {name: of for name, kind in self._kinds.items() if (of := kind.options.overrides())}
+            said = {"kinds": list(self.names()), "options": json.dumps(options)}
+            self._told = dict(self._kinds), said
+        return said
 
     def load(self, modules: tuple[str, ...]) -> None:
         """Import the modules that register kinds. Raises ConfigurationError naming the one that cannot be."""

@@ -8,7 +8,6 @@ import logging
 import math
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -115,12 +114,10 @@ async def _held(engine: Engine, lease: Lease) -> list[dict[str, Any]]:
 
 
 async def _claim(engine: Engine, run_id: UUID, owner: str) -> Mapping[str, Any] | None:
-    token = uuid.uuid4().hex
-    params = {
+    token = engine.token()
+    params = engine.registry.of_claims() | {
         "run_id": run_id,
         "namespace": engine.settings.namespace,
-        "kinds": list(engine.registry.names()),
-        "options": json.dumps(engine.registry.overrides()),
         "lease": engine.settings.lease_seconds,
         "by": owner,
         "data": json.dumps({"claim": token}),
@@ -332,5 +329,6 @@ def _facts_of(claimed: Mapping[str, Any]) -> RunFacts:
 
 def _told(report: Report, claimed: Mapping[str, Any], steps: Steps) -> Report:
     told = replace(report, epoch=claimed["epoch"], replayed=steps.replayed, executed=steps.executed)
-    log.info("run %s: %s", told.run_id, told.outcome, extra={"agentrun": told.as_json()})
+    if log.isEnabledFor(logging.INFO):
+        log.info("run %s: %s", told.run_id, told.outcome, extra={"agentrun": told.as_json()})
     return told

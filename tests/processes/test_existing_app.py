@@ -82,7 +82,7 @@ def _count(nodes: list[Node], line: str) -> int:
 def _steps_told(nodes: list[Node], run_id: UUID, outcome: str) -> int:
     """How many messages for a step of the run ended so."""
     lines = [line for node in nodes for line in node.logs().splitlines() if str(run_id) in line]
-    return sum("agentrun.step[" in line and f"'{outcome}'" in line for line in lines)
+    return sum("agentrun.step[" in line and f"outcome={outcome} " in line for line in lines)
 
 
 def test_connections_made_before_a_fork_are_not_shared_by_the_children(
