@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from agentrun.core.alarms import Shape
 from agentrun.core.counting import counted, counted_is
 from agentrun.runtime.doctor import ENVIRONMENT, Facts, Finding, Row, Severity, span
 from agentrun.runtime.pager import command
+from agentrun.store.diagnosis import MOST
 
 SWEPT_WITHIN = 60.0
 
@@ -36,7 +37,7 @@ def no_worker(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "no_worker",
             Severity.ERROR,
-            f"{counted_is(count, 'run')} due on queue `{queue}`, the oldest for {span(oldest)}",
+            f"{counted_is(count, 'run', most=MOST)} due on queue `{queue}`, the oldest for {span(oldest)}",
             f"no live worker consumes `{queue}`",
             _consumed(facts),
             facts.worker(queue),
@@ -52,7 +53,7 @@ def no_step_worker(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "no_step_worker",
             Severity.ERROR,
-            f"{counted_is(count, 'remote step')} offered on queue `{queue}`, the oldest for {span(oldest)}",
+            f"{counted_is(count, 'remote step', most=MOST)} offered on queue `{queue}`, the oldest for {span(oldest)}",
             f"no live worker consumes `{queue}`",
             _consumed(facts),
             facts.worker(queue),
@@ -86,12 +87,19 @@ def unknown_kind(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "unknown_kind",
                 Severity.ERROR,
-                f"{counted_is(row['count'], 'run')} due of kind `{row['kind']}`, the oldest for {span(row['oldest'])}",
+                f"{counted_is(row['count'], 'run', most=_most(row, facts.due))} due of kind `{row['kind']}`, "
+                f"the oldest for {span(row['oldest'])}",
                 f"no live worker of queue `{row['queue']}` has a body for it",
                 f"they know: {', '.join(sorted(known)) or 'no kinds'}",
                 f"AGENTRUN_IMPORTS=MODULE {facts.worker(row['queue'])}",
                 needs=ENVIRONMENT,
             )
+
+
+def _most(row: Row, among: Iterable[Row]) -> int | None:
+    """What the row's count is the least of, where the rows of its queue are no more than were counted together."""
+    together = sum(each["count"] for each in among if each.get("queue") == row.get("queue"))
+    return row["count"] if together >= MOST else None
 
 
 def lost_lease(facts: Facts) -> Iterator[Finding]:
@@ -104,7 +112,7 @@ def lost_lease(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "lost_lease",
         Severity.NOTICE if heals else Severity.ERROR,
-        f"{counted_is(count, 'run')} running past the lease, the first for {span(age)}",
+        f"{counted_is(count, 'run', most=MOST)} running past the lease, the first for {span(age)}",
         "the worker died or hangs" + (": the next sweep requeues it" if heals else ", and no sweep has taken it back"),
         f"run {facts.expired['run_id']}",
         "agentrun sweep",
@@ -157,7 +165,7 @@ def dead_letters(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "interrupted_write" if row["cause"] == "write" else f"dead_{row['cause']}",
             Severity.WARNING,
-            f"{counted(row['count'], 'run')} dead-lettered within seven days: {symptom}",
+            f"{counted(row['count'], 'run', most=_most(row, facts.dead))} dead-lettered within seven days: {symptom}",
             cause,
             _named(row),
             heal.format(row["run_ids"][0]),
@@ -183,7 +191,7 @@ def paged(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "paged",
             Severity.NOTICE,
-            f"{counted(facts.episodes['count'], 'run')} paged for, and standing still",
+            f"{counted(facts.episodes['count'], 'run', most=MOST)} paged for, and standing still",
             "somebody was paged, and the run has not moved since",
             f"the first {span(facts.episodes['age'])} ago: run {run_id}",
             f"agentrun show {run_id}",
@@ -197,7 +205,7 @@ def long_waits(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "long_wait",
             Severity.NOTICE,
-            f"{counted_is(facts.waiting['count'], 'answer')} missing for more than a day",
+            f"{counted_is(facts.waiting['count'], 'answer', most=MOST)} missing for more than a day",
             "nobody has answered",
             f"the longest for {span(facts.waiting['age'])}: run {facts.waiting['run_id']}",
             "agentrun inbox",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Double, Text, and_, case, cast, delete, func, literal_column, or_, select
+from sqlalchemy import Double, Text, and_, case, cast, delete, func, literal_column, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, UUID, aggregate_order_by
 
 from agentrun.core.alarms import NoticeEnding
@@ -16,11 +16,12 @@ from agentrun.store.episodes import ALIVE
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
 from agentrun.store.sql import Statement, compiled, later, now, number, param, word
+from agentrun.store.sweeping import queue_names
 from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
 from agentrun.store.transitions import write_in_flight
 
-MOST = number(50_000)
-"""How many due runs, or dead letters, are counted."""
+MOST = 10_000
+"""How many due runs of a queue, or dead letters, are counted."""
 
 NAMED = number(3)
 """How many dead letters of a sort are named."""
@@ -72,11 +73,14 @@ def _holdings() -> Statement:
 
 
 def _due() -> Statement:
-    """Runs that are due, by queue and kind."""
+    """Runs that are due, by queue and kind: the oldest of each queue, however long another one is."""
+    queues = queue_names()
     due = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.QUEUED), runs.c.due_at <= now())
-    some = select(runs.c.queue, runs.c.kind, runs.c.due_at).where(due).limit(MOST).subquery("some")
+    oldest = select(runs.c.kind, runs.c.due_at).where(due, runs.c.queue == queues.c.queue).order_by(runs.c.due_at)
+    some = oldest.limit(number(MOST)).lateral("some")
     facts = (func.count().label("count"), _age(func.min(some.c.due_at)).label("oldest"))
-    return compiled("due_by_kind", select(some.c.queue, some.c.kind, *facts).group_by(some.c.queue, some.c.kind))
+    found = select(queues.c.queue, some.c.kind, *facts).join_from(queues, some, true())
+    return compiled("due_by_kind", found.group_by(queues.c.queue, some.c.kind))
 
 
 def _offered() -> Statement:
@@ -86,7 +90,7 @@ def _offered() -> Statement:
         select(steps.c.queue, steps.c.name, steps.c.offered_at)
         .join(runs, runs.c.id == steps.c.run_id)
         .where(*offered, runs.c.namespace == NAMESPACE)
-        .limit(MOST)
+        .limit(number(MOST))
         .subquery("some")
     )
     facts = (func.count().label("count"), _age(func.min(some.c.offered_at)).label("oldest"))
@@ -155,7 +159,7 @@ def _dead() -> Statement:
         select(runs.c.id, runs.c.reason, runs.c.finished_at.label("at"), cause.label("cause"))
         .where(*died)
         .order_by(runs.c.finished_at.desc())
-        .limit(MOST)
+        .limit(number(MOST))
         .subquery("some")
     )
     latest = func.array_agg(aggregate_order_by(some.c.id, some.c.at.desc()), type_=ARRAY(UUID))
@@ -208,7 +212,7 @@ def _namespaces() -> Statement:
 
 def _counted(found: Any) -> Any:
     """How many, the one of the earliest `at`, and its age."""
-    some = found.limit(MOST).subquery("some")
+    some = found.limit(number(MOST)).subquery("some")
     return select(
         func.count().label("count"),
         _first(some.c.id, some.c.at).label("run_id"),

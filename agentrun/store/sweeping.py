@@ -23,6 +23,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
+from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, Status, StepKind, StepStatus
 from agentrun.store.mover import NAMESPACE, RUN_ID
@@ -82,12 +83,16 @@ def _in_flight() -> Statement:
 
 
 def _queues() -> Statement:
-    """The queues that hold queued runs, one index probe each however many runs they hold."""
+    names = queue_names()
+    return compiled("queues", select(names.c.queue).where(names.c.queue.is_not(None)))
+
+
+def queue_names() -> CTE:
+    """The queues that hold queued runs, one index probe each however many runs they hold; and a NULL at the end."""
     queued = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.QUEUED))
     first = select(func.min(runs.c.queue).label("queue")).where(queued).cte("names", recursive=True)
     after = select(func.min(runs.c.queue)).where(queued, runs.c.queue > first.c.queue).scalar_subquery()
-    names = first.union_all(select(after).where(first.c.queue.is_not(None)))
-    return compiled("queues", select(names.c.queue).where(names.c.queue.is_not(None)))
+    return first.union_all(select(after).where(first.c.queue.is_not(None)))
 
 
 def _due_count() -> Statement:

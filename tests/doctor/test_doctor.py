@@ -22,6 +22,7 @@ from agentrun.runtime import presence
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.remotesteps import remote_steps
 from agentrun.settings import Settings
+from agentrun.store.diagnosis import MOST
 from agentrun.testing.rows import KIND, Rows
 from tests.cli.conftest import Cli
 from tests.doctor.conftest import Doctor, Past, Worker
@@ -67,6 +68,23 @@ def test_nobody_consumes_the_queue_of_a_due_run(
     assert found["exit"] == 2
     seen_worker(queues=("gpu",))
     assert doctor() == {"exit": 0}
+
+
+def test_a_long_queue_is_counted_so_far_and_hides_no_other(healthy: Engine, cli: Cli, rows: Rows) -> None:
+    first = rows.queued(queue="a", kind="rare")
+    with rows.database.connection() as connection:
+        connection.execute(
+            "INSERT INTO agentrun.runs (id, namespace, kind, status, request, queue, due_at)"
+            " SELECT gen_random_uuid(), namespace, 'k', 'queued', request, queue, now() FROM agentrun.runs,"
+            " generate_series(1, %s) WHERE id = %s",
+            [MOST, first],
+        )
+    rows.queued(queue="b")
+    said = [each["symptom"] for each in cli("doctor", "--json").json["findings"] if each["check"] == "no_worker"]
+    assert [symptom.split(", the oldest")[0] for symptom in said] == [
+        "10,000+ runs are due on queue `a`",
+        "1 run is due on queue `b`",
+    ]
 
 
 def test_no_worker_of_the_queue_knows_the_kind(healthy: Engine, doctor: Doctor, rows: Rows) -> None:

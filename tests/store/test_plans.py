@@ -125,7 +125,7 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     whole(diagnosis.EXPIRED_LEASES, "runs_running"),
     whole(diagnosis.LONG_WAITS, "waits_open"),
     whole(diagnosis.DEAD_LETTERS, "runs_failed", 5_000),
-    whole(diagnosis.DUE_BY_KIND, "runs_due", 5_000),
+    whole(diagnosis.DUE_BY_KIND, "runs_due", 3_000),
     whole(diagnosis.NAMESPACES, "runs_created"),
     whole(episodes.STRANDED, "runs_due", 30_000, after=900.0),
     whole(waits.DUE, "waits_due"),
