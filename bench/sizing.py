@@ -11,19 +11,14 @@ import contextlib
 import importlib
 import os
 import secrets
-import shutil
-import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID
 
 import psutil
-import psycopg
 
 from agentrun import Client, Context, durable
 from agentrun.broker import CeleryPublisher
@@ -31,6 +26,7 @@ from agentrun.runtime.engine import Engine
 from agentrun.runtime.segment import run_segment
 from agentrun.store import connect
 from agentrun.store.database import Database
+from bench import pgbouncer
 from bench.common import FULL, WARM, Bench
 from bench.measure import median, pace
 from bench.nodes import Node, wait_ready, worker_arguments
@@ -174,8 +170,8 @@ def pooled(bench: Bench) -> Iterator[str]:
         with _as_if_pooled():
             ways["straight, nothing prepared"] = undo.enter_context(_engine(bench, url))
             _alone(client, ways["straight, nothing prepared"])
-        if shutil.which("pgbouncer"):
-            through = undo.enter_context(pgbouncer(url, bench.directory))
+        if pgbouncer.PROGRAM is not None:
+            through = undo.enter_context(pgbouncer.started(url, bench.directory))
             name = "PgBouncer in transaction mode, 3 connections"
             ways[name] = undo.enter_context(_engine(bench, through))
         found: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
@@ -257,43 +253,6 @@ async def _all(engine: Engine, ids: Sequence[UUID]) -> None:
             await run_segment(engine, run_id)
 
     await asyncio.gather(*(one(run_id) for run_id in ids))
-
-
-@contextlib.contextmanager
-def pgbouncer(url: str, directory: Path, connections: int = 3) -> Generator[str]:
-    """PgBouncer in transaction mode in front of a server; its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = urlsplit(url)
-    config = directory / "pgbouncer.ini"
-    config.write_text(
-        f"[databases]\n* = host={server.hostname} port={server.port} user={server.username} "
-        f"password={server.password}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-        f"auth_type = any\npool_mode = transaction\ndefault_pool_size = {connections}\nmax_client_conn = 200\n"
-        "server_round_robin = 1\n"
-    )
-    # It refuses to be root.
-    command = ["pgbouncer", *(["-u", "nobody"] if os.geteuid() == 0 else []), str(config)]
-    with (directory / "pgbouncer.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        pooled = urlunsplit(server._replace(netloc=f"{server.username}@127.0.0.1:{port}"))
-        try:
-            _answers(pooled)
-            yield pooled
-        finally:
-            process.terminate()
-            process.wait(10)
-
-
-def _answers(url: str) -> None:
-    ends = time.monotonic() + 10
-    while True:
-        try:
-            psycopg.connect(url).close()
-            return
-        except psycopg.OperationalError:
-            if time.monotonic() > ends:
-                raise
-            time.sleep(0.05)
 
 
 TABLES: dict[str, Callable[[Bench], Iterator[str]]] = {

@@ -22,7 +22,8 @@ from agentrun.store import schema
 from agentrun.testing import RecordingPublisher, environment, until
 from agentrun.testing.nodes import Node
 from agentrun.testing.servers import Servers
-from tests.pooled.conftest import CONNECTIONS, strict
+from bench.pgbouncer import CONNECTIONS
+from tests.pooled.conftest import strict
 
 OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()"
 
