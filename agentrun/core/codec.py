@@ -10,6 +10,8 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from agentrun.core.errors import InvalidRequest, TooLarge
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
 
 def encode(value: Any, *, what: str) -> str:
     """JSON text of `value`. Raises InvalidRequest where it is not JSON; `what` names it in the message."""
@@ -28,7 +30,7 @@ def decode(text: str | None) -> Any:
 
 def canonical(text: str) -> str:
     """JSON text with sorted keys and no blanks: equal values have equal texts."""
-    return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _CANONICAL.encode(json.loads(text))
 
 
 def digest(text: str) -> str:

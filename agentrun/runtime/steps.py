@@ -301,7 +301,7 @@ class Steps:
         if self.lease.expired or isinstance(self.lease.stopped, LeaseLost):
             # This process slept between the fence and here: somebody may have said by now how the write ended.
             raise LeaseLost
-        if rows[0]["key"] is None:
+        if rows[0]["key"] is None and not rows[0].get("landed"):
             raise BodyError(
                 f"write `{spec.name}` ({spec.key}) is in flight or has ended under another attempt and did not start; "
                 f"look at `agentrun show {self.lease.run_id}`"

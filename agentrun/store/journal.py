@@ -17,10 +17,10 @@ from sqlalchemy import (
     Integer,
     Numeric,
     Text,
+    all_,
     and_,
     case,
     cast,
-    exists,
     func,
     null,
     or_,
@@ -107,16 +107,22 @@ def _record_many() -> Statement:
     return compiled_many("record_many", _all_or_each(recorded), ("run_id", *named))
 
 
-def _all_or_each(done: CTE) -> CompoundSelect[Any, Any, Any]:
-    """One row with their number where all that the statement was told of are done, else a row for each that is.
+def _all_or_each(done: CTE, held: CTE | None = None) -> CompoundSelect[Any, Any, Any, Any]:
+    """One row with their number where all that the statement was told of are done, else a row for each that is, and
+    before that one by number for each that is `held`.
 
     Nearly always it is all, and to bring and read a row for each takes a tenth of a step's time.
     """
     counted = select(func.count().label("landed")).select_from(done).cte("counted")
-    landed, told_of = select(counted.c.landed).scalar_subquery(), param("told_of", Integer)
-    every = select(null().cast(UUID).label("run_id"), null().cast(Text).label("key"), counted.c.landed)
-    each = select(done.c.run_id, done.c.key, null().cast(BigInteger))
-    return union_all(every.where(counted.c.landed == told_of), each.where(landed < told_of))
+    not_all = select(counted.c.landed).scalar_subquery() < param("told_of", Integer)
+    no_number, no_key = null().cast(Integer), null().cast(Text)
+    every = select(
+        no_number.label("nth"), null().cast(UUID).label("run_id"), no_key.label("key"), counted.c.landed
+    ).where(counted.c.landed == param("told_of", Integer))
+    each = select(no_number, done.c.run_id, done.c.key, null().cast(BigInteger)).where(not_all)
+    if held is None:
+        return union_all(every, each)
+    return union_all(every, select(held.c.nth, held.c.id, no_key, null().cast(BigInteger)).where(not_all), each)
 
 
 def _record(*, with_usage: bool) -> Statement:
@@ -180,8 +186,8 @@ def _fence() -> Statement:
 
 
 def _fence_many() -> Statement:
-    """As `fence`, for the writes of a batch. First a row by number for every run that is held, then the started ones:
-    to join the two, the planner would compare each with each."""
+    """As `fence`, for the writes of a batch. Where not all of them started: a row by number for every run that is held,
+    then the started ones. To join the two, the planner would compare each with each."""
     named = ("key", "kind", "name", "effect", "attempt", "epoch", "by", "args_digest", "args", "idempotency_key")
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "reconcilable": Boolean})
@@ -189,8 +195,7 @@ def _fence_many() -> Statement:
     held = said_of(locked, mine)
     given = {name: cast(held.c[name], JSON) if name == "args" else held.c[name] for name in (*named, "reconcilable")}
     started = _started(held, given)
-    every = select(held.c.nth, held.c.id.label("run_id"), null().cast(Text).label("key"))
-    told = union_all(every, select(null().cast(Integer), started.c.run_id, started.c.key))
+    told = _all_or_each(started, held)
     return compiled_many("fence_many", told.add_cte(_stamped(started)), ("run_id", *named, "reconcilable"))
 
 
@@ -274,21 +279,24 @@ def _finished(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
 
 
 def _cleared(done: CTE) -> CTE:
-    """Each run keeps the strongest effect of what is still in flight. This statement's own steps look started here."""
-    ended = done.alias("ended")
+    """Each run keeps the strongest effect of what is still in flight. This statement's own steps look started here.
+
+    By an array of a run's keys: to join the two, the planner would compare each with each.
+    """
+    each = select(done.c.run_id, func.array_agg(done.c.key).label("keys")).group_by(done.c.run_id).cte("each")
     others = (
         select(func.max(steps.c.effect))
         .where(
             steps.c.run_id == runs.c.id,
             steps.c.status == word(StepStatus.STARTED),
             steps.c.effect != word(Effect.READ_ONLY),
-            ~exists(select(number(1)).where(ended.c.run_id == steps.c.run_id, ended.c.key == steps.c.key)),
+            steps.c.key != all_(each.c["keys"]),
         )
         .scalar_subquery()
     )
     return (
         update(runs)
-        .where(runs.c.id == done.c.run_id)
+        .where(runs.c.id == each.c.run_id)
         .values(pending_effect=others, lease_expires_at=now() + seconds(LEASE))
         .cte("cleared")
     )

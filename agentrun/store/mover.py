@@ -12,7 +12,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Double,
-    TableValuedAlias,
     Text,
     and_,
     case,
@@ -86,7 +85,7 @@ def locked_rows(source: Status, names: Mapping[str, type[TypeEngine[Any]]]) -> C
     return of_locked.cte("said")
 
 
-def locked_among(mine: TableValuedAlias, *guards: ColumnElement[bool]) -> CTE:
+def locked_among(mine: CTE, *guards: ColumnElement[bool]) -> CTE:
     """The runs that a recordset names, locked in the order of their ids.
 
     By an array of ids: a join would have the planner guess how many there are, and it may scan them once for each run.
@@ -96,7 +95,7 @@ def locked_among(mine: TableValuedAlias, *guards: ColumnElement[bool]) -> CTE:
     return named.with_for_update(key_share=True).cte("locked")
 
 
-def said_of(locked: CTE, mine: TableValuedAlias) -> CTE:
+def said_of(locked: CTE, mine: CTE) -> CTE:
     """What is said of the locked runs under their own epoch, in the order in which it was said."""
     of_run = and_(mine.c.run_id == locked.c.id, mine.c.epoch == locked.c.epoch)
     return select(locked.c.id, mine).join(mine, of_run).order_by(mine.c.nth).cte("held")

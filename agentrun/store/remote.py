@@ -27,7 +27,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
-from sqlalchemy.sql.selectable import CTE, TableValuedAlias
+from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, EventType, StepKind, StepStatus, WaitStatus
 from agentrun.store.mover import (
@@ -180,7 +180,7 @@ def _reopened(stored: Any) -> Any:
     )
 
 
-def _locked_many(mine: TableValuedAlias, *guards: ColumnElement[bool]) -> CTE:
+def _locked_many(mine: CTE, *guards: ColumnElement[bool]) -> CTE:
     """The runs of a batch's steps, locked in the order of their ids, with what is said of each step."""
     ids = func.array(select(mine.c.run_id).scalar_subquery())
     columns = (runs.c.id, runs.c.status, runs.c.owner, runs.c.kind, runs.c.priority)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, LiteralString, ParamSpec
 from typing import cast as typed
 
-from sqlalchemy import ColumnElement, TableValuedAlias, bindparam, cast, column, func, literal_column
+from sqlalchemy import CTE, ColumnElement, bindparam, cast, column, func, literal_column, select
 from sqlalchemy.dialects.postgresql import INTERVAL, JSON, JSONB
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import Compiled
@@ -89,11 +89,14 @@ def compiled_many(name: str, element: Executable, row_names: Iterable[str]) -> S
     return Statement(name, element, None, tuple(row_names))
 
 
-def recordset(name: str, columns: Mapping[str, TypeEngine[Any] | type[TypeEngine[Any]]]) -> TableValuedAlias:
-    """The objects of the JSON array in the parameter `rows`, as rows of these columns and their number, `nth`."""
+def recordset(name: str, columns: Mapping[str, TypeEngine[Any] | type[TypeEngine[Any]]]) -> CTE:
+    """The objects of the JSON array in the parameter `rows`, as rows of these columns and their number, `nth`.
+
+    A CTE, so that what asks for it twice has the array read once.
+    """
     typed_columns = [column("nth", Integer), *(column(key, kind) for key, kind in columns.items())]
-    rows = func.json_to_recordset(param("rows", JSON)).table_valued(*typed_columns, name=name)
-    return rows.render_derived(name=name, with_types=True)
+    rows = func.json_to_recordset(param("rows", JSON)).table_valued(*typed_columns, name="given")
+    return select(rows.render_derived(name="given", with_types=True)).cte(name)
 
 
 def word(value: str) -> ColumnElement[str]:
