@@ -9,8 +9,10 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Double,
     Integer,
+    TableValuedAlias,
     Text,
     and_,
     case,
@@ -38,7 +40,13 @@ NOTICE_ID = param("id", BigInteger)
 DEAD_REASONS = (Reason.NOT_RETRYABLE, Reason.RETRIES_EXHAUSTED)
 _PEOPLE = waits.c.kind.in_([word(WaitKind.APPROVAL), word(WaitKind.INPUT), word(WaitKind.SIGNAL)])
 _OPEN = waits.c.status == word(WaitStatus.OPEN)
-_HOOKS = func.unnest(HOOKS).table_valued("hook", name="hooks").render_derived(name="hooks")
+
+
+def _named_hooks(name: str) -> TableValuedAlias:
+    return func.unnest(HOOKS).table_valued("hook", name=name).render_derived(name=name)
+
+
+_HOOKS = _named_hooks("hooks")
 LATEST_COMMIT_SECONDS = 600.0
 """A wait and a run's end are dated by their transaction's start; nothing commits so much later than it began."""
 
@@ -54,14 +62,21 @@ def _announce(
     return compiled(f"{name}_{occasion}", stored.returning(notices.c.id))
 
 
-def _mark(occasion: Any) -> Any:
+def _mark(occasion: Any, hooks: TableValuedAlias = _HOOKS) -> Any:
     """The name under which `sweeps` keeps until when a hook has heard of everything."""
-    return literal_column("'told of '").op("||")(occasion).op("||")(literal_column("': '")).op("||")(_HOOKS.c.hook)
+    return literal_column("'told of '").op("||")(occasion).op("||")(literal_column("': '")).op("||")(hooks.c.hook)
 
 
-def _heard_until(occasion: Occasion, otherwise: Any) -> Any:
+def _new(at: ColumnElement[Any], occasion: Occasion, otherwise: Any) -> tuple[ColumnElement[bool], ...]:
+    """What this hook has not heard of; and first what not all of them have, which an index finds in any plan."""
+    every = _named_hooks("every")
+    earliest = select(func.min(_heard_until(occasion, otherwise, every))).select_from(every).scalar_subquery()
+    return at > earliest, at > _heard_until(occasion, otherwise)
+
+
+def _heard_until(occasion: Occasion, otherwise: Any, hooks: TableValuedAlias = _HOOKS) -> Any:
     """Everything before it was told to this hook; `otherwise` for a hook that is new."""
-    mark = (sweeps.c.namespace == NAMESPACE, sweeps.c.name == _mark(word(occasion)))
+    mark = (sweeps.c.namespace == NAMESPACE, sweeps.c.name == _mark(word(occasion), hooks))
     heard = select(sweeps.c.swept_at).where(*mark).scalar_subquery()
     return func.coalesce(heard, otherwise) - seconds(literal_column(str(LATEST_COMMIT_SECONDS)))
 
@@ -78,8 +93,8 @@ def _waiting() -> Statement:
     }
     source = waits.join(runs, runs.c.id == waits.c.run_id).join(_HOOKS, true())
     ever = cast(literal_column("'-infinity'"), waits.c.created_at.type)
-    new = waits.c.created_at > _heard_until(Occasion.WAITING, ever)
-    filters = (waits.c.namespace == NAMESPACE, _OPEN, _PEOPLE, new, _untold(Occasion.WAITING, subject))
+    new = _new(waits.c.created_at, Occasion.WAITING, ever)
+    filters = (waits.c.namespace == NAMESPACE, _OPEN, _PEOPLE, *new, _untold(Occasion.WAITING, subject))
     return _announce(Occasion.WAITING, values, source, *filters)
 
 
@@ -149,7 +164,7 @@ def _dead() -> Statement:
         runs.c.namespace == NAMESPACE,
         runs.c.status == word(Status.FAILED),
         runs.c.reason.in_([word(reason) for reason in DEAD_REASONS]),
-        runs.c.finished_at > _heard_until(Occasion.DEAD, now()),
+        *_new(runs.c.finished_at, Occasion.DEAD, now()),
         _untold(Occasion.DEAD, subject),
     )
     return _announce(Occasion.DEAD, values, runs.join(_HOOKS, true()), *filters)

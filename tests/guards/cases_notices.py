@@ -102,7 +102,8 @@ def a_wait_that_is_older_than_what_its_hook_heard_is_not_looked_at(s: Scene) -> 
     heard(s, "a", "0")
     heard(s, "b", "0", namespace=uuid4().hex)
     s.refused(hooks=["a"])
-    s.lands(hooks=["b"])
+    s.lands(hooks=["a", "b"])
+    assert told(s) == [("b", 1)]
 
 
 @case("announce_dead")
@@ -111,8 +112,10 @@ def a_hook_hears_of_the_dead_since_it_was_last_told_and_a_new_one_of_the_last_mi
     s.set("runs", s.run, finished_at=LONG_AGO)
     heard(s, "a", "2 hours")
     heard(s, "b", "2 hours", namespace=uuid4().hex)
+    heard(s, "c", "0")
     s.refused(hooks=["b"])
-    s.lands(hooks=["a"])
+    s.lands(hooks=["a", "b", "c"])
+    assert told(s) == [("a", 1)]
 
 
 @case("announce_dead")

@@ -60,7 +60,14 @@ LONG_AGO = "now() - CAST(:older_than AS DOUBLE PRECISION) * CAST('1 second' AS I
 BORN_BEFORE = "what has ended by then was born by then; it bounds what is looked at"
 OF_ITS_NAMESPACE = "children are of their parent's namespace; its index begins with it"
 ASKED_TWICE = "it is asked when steps are looked for, and again of what is put aside"
+BOUNDS_WHAT_IS_READ = "the next condition is narrower; this one finds the few in an index"
 NO_GUARD = {
+    **{
+        str(each): BOUNDS_WHAT_IS_READ
+        for name in ("announce_waiting", "announce_dead")
+        for each in conditions(statements()[name])
+        if "> (SELECT min(" in each.text
+    },
     "reap_requeue: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
     "reap_settle_failed: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
     "reap_settle_cancelled: runs.status IN ('running')": RESTATES_A_CONSTRAINT,
@@ -74,7 +81,6 @@ NO_GUARD = {
     "fail_troubled_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
     "interrupt_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
     "offer_step: offered.run_id = held.id": OF_ONE_RUN,
-    "finish: ended.run_id = steps.run_id": OF_ONE_RUN,
     "announce_waiting: told.occasion = 'waiting'": SUBJECTS_DIFFER,
     "announce_stalled: told.occasion = 'stalled'": SUBJECTS_DIFFER,
     "announce_dead: told.occasion = 'dead'": SUBJECTS_DIFFER,

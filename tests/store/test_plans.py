@@ -16,9 +16,22 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from agentrun.core.alarms import Occasion
 from agentrun.runtime.upkeep import LONGEST_COUNTED, Sweep
 from agentrun.settings import Settings
-from agentrun.store import asked, diagnosis, episodes, needs, offers, purge, reads, sweeping, transitions, waits
+from agentrun.store import (
+    asked,
+    diagnosis,
+    episodes,
+    needs,
+    notices,
+    offers,
+    purge,
+    reads,
+    sweeping,
+    transitions,
+    waits,
+)
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.testing import RecordingPublisher
@@ -128,6 +141,8 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     whole(diagnosis.DUE_BY_KIND, "runs_due", 3_000),
     whole(diagnosis.NAMESPACES, "runs_created"),
     whole(episodes.STRANDED, "runs_due", 30_000, after=900.0),
+    whole(notices.ANNOUNCE[Occasion.DEAD][0], "runs_failed", hooks=["a", "b"]),
+    whole(notices.ANNOUNCE[Occasion.WAITING][0], "waits_open", 2_000, hooks=["a", "b"]),
     whole(waits.DUE, "waits_due"),
     whole(waits.LOST_CHILDREN, "waits_child"),
     whole(reads.OPEN_CHILDREN, "runs_children"),
