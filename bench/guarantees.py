@@ -17,7 +17,8 @@ _REPLAYED = 1000
 
 @measures(
     "writes",
-    Row("write_alone", "a fenced write, in a lone run", "ms", at_most_times(2.0), UNFENCED),
+    Row("write_trips", "round trips of a fenced write, beyond a step's", "", at_most(1)),
+    Row("write_alone", "a fenced write, in a lone run", "ms", None, UNFENCED),
     Row("write_under_load", "a fenced write, 100 runs side by side", "ms", at_most_times(1.6), UNFENCED),
 )
 def writes(bench: Bench) -> None:
@@ -31,6 +32,17 @@ def writes(bench: Bench) -> None:
             bench.clear()
             drain(bench, kind, [each] * runs)
             bench.samples.add("write_under_load", side, 1000 * _spent(bench) / (each * runs))
+        trips = {kind: _trips(bench, kind, alone) for kind in ("bench.steps", "bench.writes")}
+        bench.samples.add("write_trips", OURS, trips["bench.writes"] - trips["bench.steps"])
+
+
+def _trips(bench: Bench, kind: str, count: int) -> float:
+    """Commits that a lone run waits for, for each step."""
+    bench.clear()
+    with bench.engine() as engine, bench.client() as client:
+        run_id = client.enqueue(kind, count)
+        engine.run(run_id)
+        return (engine.writer.batches - 2) / count  # without the claim and the settlement
 
 
 @measures(

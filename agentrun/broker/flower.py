@@ -97,8 +97,9 @@ def _outcome(text: str | None) -> str | None:
         return text
     outcome, reason = value["outcome"], value.get("reason")
     told = outcome if reason in (None, outcome) else f"{outcome}: {reason}"
-    if value.get("executed", "0") != "0" or value.get("replayed", "0") != "0":
-        told += f" ({value.get('executed', 0)} steps done, {value.get('replayed', 0)} replayed)"
+    done, replayed = value.get("executed", "0"), value.get("replayed", "0")
+    if (done, replayed) != ("0", "0"):
+        told += f" ({done} {'step' if done == '1' else 'steps'} done, {replayed} replayed)"
     return told
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from agentrun.core.errors import BodyError, WriteWithoutLease
 from agentrun.core.words import Effect, StepKind
-from agentrun.runtime.effects import UNDECLARED
+from agentrun.runtime.effects import UNDECLARED, as_effect
 from agentrun.runtime.functions import Described, arguments_of, described
 from agentrun.runtime.gathering import gathered, leaving_what_waits
 from agentrun.runtime.keys import key_for
@@ -139,7 +139,7 @@ class Context(RemoteVerbs, WaitingVerbs):
         return self._perform(StepKind.STEP, known, function, args, kwargs)
 
     def write(
-        self, function: Callable[..., Any], *args: Any, effect: Effect | None = None, **kwargs: Any
+        self, function: Callable[..., Any], *args: Any, effect: Effect | str | None = None, **kwargs: Any
     ) -> Coroutine[Any, Any, Any]:
         """Run a function that changes something outside, fenced: a non-idempotent write starts at most once.
 
@@ -150,13 +150,14 @@ class Context(RemoteVerbs, WaitingVerbs):
         """
         known = described(function)
         declaration = known.declared or UNDECLARED
+        effect = declaration.effect if effect is None else as_effect(effect)
         return self._perform(
             StepKind.WRITE,
             known,
             function,
             args,
             kwargs,
-            effect=effect or declaration.effect,
+            effect=effect,
             reconcile=declaration.reconcile,
             arguments=functools.partial(arguments_of, args, kwargs),
         )
@@ -302,7 +303,7 @@ class SyncContext:
         """As `Context.step`; returns the value."""
         return self._wait(self._context.step(function, *args, **kwargs))
 
-    def write(self, function: Callable[..., T], *args: Any, effect: Effect | None = None, **kwargs: Any) -> T:
+    def write(self, function: Callable[..., T], *args: Any, effect: Effect | str | None = None, **kwargs: Any) -> T:
         """As `Context.write`; returns the value."""
         return self._wait(self._context.write(function, *args, effect=effect, **kwargs))
 

@@ -158,7 +158,7 @@ class Writer:
         self._committed = list(zip(batch, answers, strict=True))
 
     async def _pipelined(self, connection: AsyncConnection[type_of_row], batch: Sequence[Write]) -> list[Rows]:
-        together, alone = _grouped(batch)
+        together, alone = _grouped(batch) if len(batch) > 1 else ([], [(0, batch[0])])
         if len(together) + len(alone) == 1 and len(batch) < SMALLEST_HALF:
             self._tell()
             return await _one_statement(connection, together, alone)

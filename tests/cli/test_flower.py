@@ -51,8 +51,8 @@ def test_a_wake_is_shown_with_its_run_kind_and_outcome_to_who_has_the_password(
 
     until(lambda: len(shown()) == 2, 20, tell=lambda: wakes_in(access))
     assert shown() == {
-        str(run_id): ("greet (enqueue)", "completed (1 steps done, 0 replayed)"),
-        str(bad): ("break (enqueue)", "failed: not_retryable (1 steps done, 0 replayed)"),
+        str(run_id): ("greet (enqueue)", "completed (1 step done, 0 replayed)"),
+        str(bad): ("break (enqueue)", "failed: not_retryable (1 step done, 0 replayed)"),
     }
     status, page = get(f"{url}/tasks", f"agentrun:{said[1]}")
     assert status == 200

@@ -204,7 +204,7 @@ def test_up_executes_what_another_shell_enqueues_and_shows_it_in_flower(upped: U
         return [row for row in wakes_in(flower) if row["kwargs"] == "greet (enqueue)" and row["state"] == "SUCCESS"]
 
     wake = until(shown, 60, tell=lambda: wakes_in(flower))[0]
-    assert (wake["args"], wake["result"]) == (str(greeted), "completed (1 steps done, 0 replayed)")
+    assert (wake["args"], wake["result"]) == (str(greeted), "completed (1 step done, 0 replayed)")
 
 
 def test_a_second_up_finds_the_first_and_says_so(upped: Upped) -> None:
