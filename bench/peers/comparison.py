@@ -61,8 +61,10 @@ def runs(bench: Bench) -> None:
     """
 
     def rate(asked: Side, room: int) -> float:
-        count = {OURS: 1500, DBOS: 200}.get(asked.name, max(10 * room, 400))
-        return asked.run_rate(bench.size(count, 60), 10, room)
+        if asked.name == DBOS:
+            return asked.run_rate(bench.size(200, 60), 10, room)
+        count = 1500 if asked.name == OURS else max(10 * room, 400)
+        return asked.run_rate(bench.size(count, max(3 * room, 60)), 10, room)
 
     compare(bench, "ten", _USUAL, lambda asked: rate(asked, _ROOM))
     compare(bench, "ten_more", _DURABLE, lambda asked: rate(asked, _MORE_ROOM))

@@ -15,10 +15,9 @@ from typing import Any
 import psycopg
 
 from bench.common import Bench
-from bench.measure import pace
 from bench.nodes import ROOT, BenchError, Node, clean_environment
 from bench.peers import protocol
-from bench.peers.waiting import counted_off, idle_times
+from bench.peers.waiting import counted_off, idle_times, steady_rate
 from bench.ticks import VARIABLE, Ticks
 
 INTERPRETER = ROOT / ".venv-peers" / "bin" / "python"
@@ -58,7 +57,7 @@ class Library:
         with self._filled(protocol.NOOP, 1, runs) as database, self._worker(room) as (node, ticks):
             self._until(ticks, runs, node)
             self._until_ended(database, runs, node)
-            return self._rate(ticks.times(), runs)
+            return self._rate(ticks.times(), runs, room)
 
     def run_rate(self, runs: int, count: int, room: int) -> float:
         jobs = 1 if self.steps else count
@@ -66,7 +65,7 @@ class Library:
         with self._filled(protocol.RUN, count, runs) as database, self._worker(room) as (node, ticks):
             self._until(ticks, marks * runs, node)
             self._until_ended(database, jobs * runs, node)
-            return self._rate(ticks.times(), runs, jobs=jobs)
+            return self._rate(ticks.times(), runs, room, jobs=jobs)
 
     def step_rate(self, count: int, room: int, seconds: float) -> float:
         """In a span of time in which there is always room's worth of runs to go on with."""
@@ -149,9 +148,9 @@ class Library:
     def _until(self, ticks: Ticks, count: int, node: Node) -> None:
         self.bench.until(lambda: len(ticks) >= count, [node], seconds=_SECONDS)
 
-    def _rate(self, times: list[float], runs: int, *, jobs: int = 1) -> float:
+    def _rate(self, times: list[float], runs: int, room: int, *, jobs: int = 1) -> float:
         """Runs per second, when all have just ended. Chains advance side by side: their jobs tell, not their ends."""
-        return runs / (time.monotonic() - times[0]) if self.all_at_once else pace(times) / jobs
+        return runs / (time.monotonic() - times[0]) if self.all_at_once else steady_rate(times, room) / jobs
 
     def _until_ended(self, database: psycopg.Connection, count: int, node: Node) -> None:
         """BenchError where the library itself does not hold them for done a minute later."""

@@ -10,7 +10,7 @@ from typing import Protocol
 from bench import bare
 from bench.common import FULL, WARM, Bench
 from bench.measure import CELERY, OURS, pace
-from bench.peers.waiting import idle_times
+from bench.peers.waiting import idle_times, steady_rate
 from bench.throughput import drain, drain_bare
 from bench.ticks import VARIABLE, Ticks
 
@@ -63,10 +63,10 @@ class Agentrun:
             return runs / (time.monotonic() - began)
 
     def noop_rate(self, runs: int, room: int) -> float:
-        return pace(drain(self.bench, "bench.noop", list(range(runs)), pool=room))
+        return steady_rate(drain(self.bench, "bench.noop", list(range(runs)), pool=room), room)
 
     def run_rate(self, runs: int, count: int, room: int) -> float:
-        return pace(drain(self.bench, "bench.steps", [count] * runs, pool=room))
+        return steady_rate(drain(self.bench, "bench.steps", [count] * runs, pool=room), room)
 
     def step_rate(self, count: int, room: int) -> float:
         """Up to the last moment at which all slots were taken."""
@@ -100,11 +100,13 @@ class BareCelery:
 
     def noop_rate(self, runs: int, room: int) -> float:
         self.bench.clear()
-        return pace(drain_bare(self.bench, self._ticks(), bare.NOOP, list(range(runs)), pool=room))
+        times = drain_bare(self.bench, self._ticks(), bare.NOOP, list(range(runs)), pool=room)
+        return steady_rate(times, room)
 
     def run_rate(self, runs: int, count: int, room: int) -> float:
         self.bench.clear()
-        return pace(drain_bare(self.bench, self._ticks(), bare.CHAIN, [count] * runs, pool=room, each=count)) / count
+        times = drain_bare(self.bench, self._ticks(), bare.CHAIN, [count] * runs, pool=room, each=count)
+        return steady_rate(times, room) / count
 
     def idle(self, samples: int) -> list[float]:
         self.bench.clear()

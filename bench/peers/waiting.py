@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bench.common import Bench
 from bench.nodes import BenchError, Node
@@ -12,6 +13,15 @@ from bench.ticks import Ticks
 
 _LONGEST = 30.0
 _FIRST = 3
+
+
+def steady_rate(ends: Sequence[float], room: int) -> float:
+    """Ends per second after the first tenth of them, which warms up.
+
+    Runs that start together end together, `room` at a time: so that is counted from the end of such a wave.
+    """
+    first = math.ceil(max(room, len(ends) // 10) / room) * room
+    return (len(ends) - first) / (ends[-1] - ends[first - 1])
 
 
 def counted_off(bench: Bench, ticks: Ticks, node: Node, seconds: float, *, at_most: int) -> float:

@@ -26,6 +26,7 @@ from bench.peers import comparison
 from bench.peers.catalogue import ABSURD, ABSURD_SYNC, DBOS, DURABLE, OBAN, QUEUES, side
 from bench.peers.libraries import Library, Producer
 from bench.peers.sides import Side
+from bench.peers.waiting import steady_rate
 
 THEIRS = Peer("somebody else's")
 FACTS = {
@@ -137,6 +138,12 @@ def test_every_peer_has_a_script_that_compiles(peer: Peer, tmp_path: Path) -> No
     assert found.name == peer
     if isinstance(found, Library):
         py_compile.compile(str(ROOT / f"bench/peers/{found.script}.py"), str(tmp_path / "compiled"), doraise=True)
+
+
+def test_runs_that_end_in_waves_are_counted_in_whole_waves() -> None:
+    waves = [float(wave) for wave in range(1, 11) for _ in range(100)]
+    assert steady_rate(waves, 100) == 100
+    assert steady_rate([number / 40 for number in range(400)], 10) == pytest.approx(40)
 
 
 def test_each_peer_is_measured_next_to_agentrun_and_one_that_fails_takes_only_its_own_row_along(
