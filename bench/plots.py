@@ -47,8 +47,11 @@ def _drawn(path: Path, draw: Callable[[Axes, dict[str, Any]], None], found: dict
     axes.grid(visible=True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     machine, versions = found["machine"], found["versions"]
-    said = f"{machine['cores']} cores, {machine['processor']}, Python {versions['python']}, commit {versions['commit']}"
-    axes.set_title(said, loc="right", fontsize=7, color="grey")
+    said = [
+        f"{machine['cores']} cores, {machine['processor']}, load {machine['load_before']} before",
+        f"Python {versions['python']}, commit {versions['commit']}, rounds: {found['notes']['rounds']}",
+    ]
+    axes.set_title(", ".join(said), loc="right", fontsize=7, color="grey")
     figure.savefig(path, metadata={"Date": None})
     return path
 
