@@ -33,15 +33,15 @@ from sqlalchemy.dialects.postgresql import JSON, UUID, insert
 from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.sql.selectable import CTE
 
-from agentrun.core.words import Effect, Status, StepStatus
+from agentrun.core.words import Effect, StepStatus
 from agentrun.store.budgets import TODAY
-from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID, locked_among, said_of
+from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID, RUNNING, locked_among, said_of
 from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, seconds, word
 from agentrun.store.tables import event_seq, runs, spend, steps
 
 KEY = param("key", Text)
 _NOT_CANCELLED = runs.c.cancel_requested_at.is_(None)
-_MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, runs.c.status == word(Status.RUNNING))
+_MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, RUNNING)
 _SAID: dict[str, ColumnElement[Any]] = {
     "status": param("status", Text),
     "result": param("result", JSON),
@@ -100,7 +100,7 @@ def _record_many() -> Statement:
     )
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "result": Text, "error": Text})
-    locked = locked_among(mine, runs.c.status == word(Status.RUNNING))
+    locked = locked_among(mine, RUNNING)
     held = said_of(locked, mine)
     given = {name: cast(held.c[name], JSON) if name in ("args", "result", "error") else held.c[name] for name in named}
     recorded = _recorded(held, given).cte("recorded")
@@ -191,7 +191,7 @@ def _fence_many() -> Statement:
     named = ("key", "kind", "name", "effect", "attempt", "epoch", "by", "args_digest", "args", "idempotency_key")
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "reconcilable": Boolean})
-    locked = locked_among(mine, runs.c.status == word(Status.RUNNING), _NOT_CANCELLED)
+    locked = locked_among(mine, RUNNING, _NOT_CANCELLED)
     held = said_of(locked, mine)
     given = {name: cast(held.c[name], JSON) if name == "args" else held.c[name] for name in (*named, "reconcilable")}
     started = _started(held, given)
@@ -261,7 +261,7 @@ def _finish_many() -> Statement:
     named = ("epoch", "by", "status", "result", "error", "model", "input_tokens", "output_tokens", "cost")
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, "key": Text, **columns, "result": Text, "error": Text})
-    held = said_of(locked_among(mine, runs.c.status == word(Status.RUNNING)), mine)
+    held = said_of(locked_among(mine, RUNNING), mine)
     given = {name: cast(held.c[name], JSON) if name in ("result", "error") else held.c[name] for name in named}
     done = _finished(held, given)
     return compiled_many("finish_many", _all_or_each(done).add_cte(_cleared(done)), ("run_id", "key", *named))

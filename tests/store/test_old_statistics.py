@@ -30,11 +30,6 @@ KEYS = {"id", "run_id", "child_id", "parent_id", "token_digest", "wait_id", "sub
 LISTINGS = {"external_steps", "signals_kept", "open_children", "runs_listed", "purge", "purgeable"}
 """They may name a run, and are not about one."""
 
-JOURNAL = {
-    "record", "record_many", "record_with_usage", "fence", "fence_many", "finish", "finish_many", "not_applied",
-}  # fmt: skip
-"""They read what is running still, once for a batch."""
-
 FILL = """
 INSERT INTO agentrun.runs (id, namespace, kind, status, reason, request, queue, epoch, finished_at)
 SELECT gen_random_uuid(), 'default', 'k', 'completed', 'completed', '1', 'agentrun', 1, now()
@@ -125,8 +120,7 @@ def first(index: Any) -> str:
 def test_a_statement_about_one_run_reads_no_others(
     crowded: psycopg.Connection[dict[str, Any]], statement: Statement
 ) -> None:
-    expected = ["runs_running"] if statement.name in JOURNAL else []
-    assert list(scans(plan_of(crowded, statement))) == expected
+    assert list(scans(plan_of(crowded, statement))) == []
 
 
 def test_the_plans_can_be_worse(crowded: psycopg.Connection[dict[str, Any]]) -> None:
