@@ -1,4 +1,4 @@
-"""What our own Celery application adds to a worker's consumer."""
+"""What a worker's consumer does otherwise than Celery's: in our own application, and with a pool of threads in any."""
 
 from __future__ import annotations
 
@@ -107,6 +107,35 @@ class Held(QoS):
                     pipe.zrem(self.unacked_index_key, *gone)
                     pipe.hdel(self.unacked_key, *gone)
                 pipe.execute()
+
+
+class Flushing:
+    """Has a consumer send its buffered task events at its hub's next pass. Called by any thread, as often as it likes.
+
+    Celery adds to the hub's set of what is ready without its lock. A pool's thread that does so while the hub goes
+    through the set ends the worker, or is not heard: the event then waits for the next one.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer, self._asked = consumer, False
+
+    @classmethod
+    def begin(cls, consumer: Any) -> None:
+        """From now on, and after every connect."""
+        if consumer.hub is not None:
+            consumer.on_send_event_buffered = flushing = cls(consumer)
+            consumer.event_dispatcher.on_send_buffered = flushing
+
+    def __call__(self) -> None:
+        """There is something to send."""
+        if not self._asked:
+            self._asked = True
+            self._consumer.hub.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._asked = False
+        if self._consumer.event_dispatcher:
+            self._consumer.event_dispatcher.flush()
 
 
 def _kept(message: Any) -> str:

@@ -24,6 +24,7 @@ from celery.worker.state import reserved_requests
 
 from agentrun.broker.about import about, queues_of
 from agentrun.broker.app import STEP, SWEEP, WAKE
+from agentrun.broker.consumer import Flushing
 from agentrun.broker.publisher import CeleryPublisher
 from agentrun.core.errors import ConfigurationError
 from agentrun.core.wake import Wake
@@ -257,6 +258,7 @@ class Process:
         pool = getattr(sender, "pool", None)
         if type(pool).__module__.endswith(".thread"):
             self._hub = getattr(sender, "hub", None)
+            Flushing.begin(sender)
             signals.task_received.connect(self.received, weak=False)
             sys.setswitchinterval(TURN)
         if pool is not None and type(pool).__module__.endswith("prefork"):
