@@ -163,12 +163,11 @@ class Writer:
             self._tell()
             return await _one_statement(connection, together, alone)
         # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
-        async with connection.pipeline() as pipeline:
+        async with connection.pipeline():
             many = [(group, await connection.execute(of.sql, params)) for of, params, group in together]
             single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
-            if self._committed:
-                await pipeline.sync()
-                self._tell()
+            # It is on its way, and PostgreSQL works on it from now on. (To wait for a sync here is to wait for its end.)
+            self._tell()
         answers: list[Rows] = [[] for _ in batch]
         for group, cursor in many:
             for nth, row in _answered(await cursor.fetchall(), group):
