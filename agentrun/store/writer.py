@@ -166,7 +166,7 @@ class Writer:
         async with connection.pipeline():
             many = [(group, await connection.execute(of.sql, params)) for of, params, group in together]
             single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
-            # It is on its way, and PostgreSQL works on it from now on. (To wait for a sync here is to wait for its end.)
+            # It is on its way, and PostgreSQL works on it. To wait for a sync here would be to wait for its end.
             self._tell()
         answers: list[Rows] = [[] for _ in batch]
         for group, cursor in many:
