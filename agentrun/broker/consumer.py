@@ -28,10 +28,7 @@ class OneClient(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         """After every connect: the channel is a new one then."""
         channel = parent.task_consumer.channel
-        if parent.connection.transport.driver_type != "redis":
-            return
-        channel.Client = OfOnePool(channel.Client)
-        if parent.hub is not None:
+        if one_client(parent.connection, channel) and parent.hub is not None:
             # Nothing has been received yet. kombu has no other way to another class's object.
             before = channel.qos
             before._on_collect.cancel()  # noqa: SLF001
@@ -136,6 +133,14 @@ class Flushing:
         self._asked = False
         if self._consumer.event_dispatcher:
             self._consumer.event_dispatcher.flush()
+
+
+def one_client(connection: Any, channel: Any) -> bool:
+    """Keep one client for the channel's pool of connections. False where the broker is not Redis."""
+    if connection.transport.driver_type != "redis":
+        return False
+    channel.Client = OfOnePool(channel.Client)
+    return True
 
 
 def _kept(message: Any) -> str:

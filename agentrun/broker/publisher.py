@@ -137,8 +137,12 @@ class CeleryPublisher:
 
     def _ready(self) -> Producer:
         if self._producer is None:
-            self._producer = self._app.amqp.Producer(self._connected())
-            _one_client(self._connected())
+            from agentrun.broker.consumer import one_client
+
+            connection = self._connected()
+            self._producer = self._app.amqp.Producer(connection)
+            # kombu would make a Redis client for each message, in a tenth of an enqueue's time.
+            one_client(connection, connection.default_channel)
         return self._producer
 
     def _connected(self) -> Connection:
@@ -220,15 +224,6 @@ def _task_of(wake: Wake) -> tuple[str, tuple[str, ...], str]:
     if wake.step_key is None:
         return WAKE, (str(wake.run_id),), said
     return STEP, (str(wake.run_id), wake.step_key), said
-
-
-def _one_client(connection: Connection) -> None:
-    """As a worker's consumer: kombu would make a Redis client for each message, in a tenth of an enqueue's time."""
-    if connection.transport.driver_type == "redis":
-        from agentrun.broker.consumer import OfOnePool
-
-        channel: Any = connection.default_channel
-        channel.Client = OfOnePool(channel.Client)
 
 
 def _bounded(settings: Settings) -> dict[str, Any]:

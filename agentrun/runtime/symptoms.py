@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from agentrun.core.alarms import Shape
 from agentrun.core.counting import counted, counted_is
@@ -31,29 +31,22 @@ def no_sweep(facts: Facts) -> Iterator[Finding]:
 
 def no_worker(facts: Facts) -> Iterator[Finding]:
     """A. Runs are due on a queue that nobody consumes."""
-    for queue in sorted({row["queue"] for row in facts.due} - facts.queues):
-        due = [row for row in facts.due if row["queue"] == queue]
-        count, oldest = sum(row["count"] for row in due), max(row["oldest"] for row in due)
-        yield Finding(
-            "no_worker",
-            Severity.ERROR,
-            f"{counted_is(count, 'run', most=MOST)} due on queue `{queue}`, the oldest for {span(oldest)}",
-            f"no live worker consumes `{queue}`",
-            _consumed(facts),
-            facts.worker(queue),
-            needs=ENVIRONMENT,
-        )
+    return _unconsumed(facts, facts.due, "no_worker", "run", "due")
 
 
 def no_step_worker(facts: Facts) -> Iterator[Finding]:
     """G, J. Remote steps are offered on a queue that nobody consumes."""
-    for queue in sorted({row["queue"] for row in facts.offered} - set(facts.queues)):
-        offered = [row for row in facts.offered if row["queue"] == queue]
-        count, oldest = sum(row["count"] for row in offered), max(row["oldest"] for row in offered)
+    return _unconsumed(facts, facts.offered, "no_step_worker", "remote step", "offered")
+
+
+def _unconsumed(facts: Facts, waiting: Sequence[Row], symptom: str, noun: str, said: str) -> Iterator[Finding]:
+    for queue in sorted({row["queue"] for row in waiting} - facts.queues):
+        mine = [row for row in waiting if row["queue"] == queue]
+        count, oldest = sum(row["count"] for row in mine), max(row["oldest"] for row in mine)
         yield Finding(
-            "no_step_worker",
+            symptom,
             Severity.ERROR,
-            f"{counted_is(count, 'remote step', most=MOST)} offered on queue `{queue}`, the oldest for {span(oldest)}",
+            f"{counted_is(count, noun, most=MOST)} {said} on queue `{queue}`, the oldest for {span(oldest)}",
             f"no live worker consumes `{queue}`",
             _consumed(facts),
             facts.worker(queue),

@@ -152,7 +152,6 @@ class Writer:
             for write in batch:
                 await self._commit_alone(write, unsure=True)
             return
-        self._tell()
         self.batches += 1
         self.writes += len(batch)
         self._committed = list(zip(batch, answers, strict=True))
@@ -233,15 +232,13 @@ def _grouped(batch: Sequence[Write]) -> tuple[list[Together], list[Numbered]]:
 
 
 def _rows(statement: Statement, group: Sequence[Numbered]) -> str:
-    values = cast("Callable[[Mapping[str, Any]], tuple[Any, ...]]", itemgetter(*statement.row_names))
-    rows = [{"nth": nth, **_row(statement.row_names, values, write.params)} for nth, write in group]
-    return to_json(rows).decode()
+    names, only = statement.row_names, frozenset(statement.row_names)
+    values = cast("Callable[[Mapping[str, Any]], tuple[Any, ...]]", itemgetter(*names))
 
+    def row(params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return params if only == frozenset(params) else dict(zip(names, values(params), strict=True))
 
-def _row(
-    names: Sequence[str], values: Callable[[Mapping[str, Any]], tuple[Any, ...]], params: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    return params if len(params) == len(names) else dict(zip(names, values(params), strict=True))
+    return to_json([{"nth": nth, **row(write.params)} for nth, write in group]).decode()
 
 
 async def _one_statement(
