@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from sqlalchemy.exc import DBAPIError
+
 from agentrun import Settings
 from agentrun.embedded import Embedded
 from agentrun.store.schema import migrate
+from agentrun.store.troubles import explained
 from examples.support_desk.shop import URL_VARIABLE, connect, create_shop
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +101,10 @@ def stage() -> Generator[Stage]:
         settings = given.model_copy(
             update={"database_url": database_url, "broker_url": broker_url, "namespace": namespace, **SHORT_TIMES}
         )
-        migrate(database_url)
+        try:
+            migrate(database_url)
+        except DBAPIError as error:
+            raise explained(error) or error from None
         open_shop(database_url)
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrun-demo-")))
         yield Stage(settings, _environ(settings), logs, given.database_url is None)
