@@ -44,6 +44,9 @@ TURN = 0.0005
 run that was just received when the consumer's thread is done with everything else: 2 ms later, where nothing else is
 going on. On a full queue it makes no difference."""
 
+LONGEST_LOOK = 0.005
+"""Seconds that an idle consumer lets a run that it began have the process for itself, until it is claimed."""
+
 MOST_BEGUN = 10_000
 """Segments that were begun and that no thread waits for yet."""
 
@@ -139,7 +142,11 @@ class Process:
         if len(self._begun) >= MOST_BEGUN:
             # Messages that were revoked after they had come: nobody picks these up.
             self._begun = {name: begun for name, begun in self._begun.items() if not begun.done()}
-        self._begun[request.id] = engine.begin(run_id)
+        claimed = threading.Event()
+        self._begun[request.id] = engine.begin(run_id, claimed=claimed.set)
+        if not reserved_requests:
+            # Nothing else is going on. Two threads that compute hinder each other, and this one is not in a hurry.
+            claimed.wait(LONGEST_LOOK)
 
     def step(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
         """Take and execute the remote step that the message from `queue` names; garbage is one log line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -11,6 +12,8 @@ from pydantic_core import PydanticSerializationError, to_json
 from agentrun.core.errors import InvalidRequest, TooLarge
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+_AMBIGUOUS = re.compile(r"\s|\\|\{[^}]|\d[.eE]|-0")
+"""What can be written in more than one way: blanks, escapes, keys, fractions, minus zero."""
 
 
 def encode(value: Any, *, what: str) -> str:
@@ -30,7 +33,7 @@ def decode(text: str | None) -> Any:
 
 def canonical(text: str) -> str:
     """JSON text with sorted keys and no blanks: equal values have equal texts."""
-    return _CANONICAL.encode(json.loads(text))
+    return _CANONICAL.encode(json.loads(text)) if _AMBIGUOUS.search(text) else text
 
 
 def digest(text: str) -> str:

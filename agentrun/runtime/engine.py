@@ -113,9 +113,10 @@ class Engine:
         """Execute one segment of a queued run and wait for its end. For worker threads."""
         return self.begin(run_id).result()
 
-    def begin(self, run_id: UUID) -> Future[Report]:
-        """Execute one segment of a queued run; what becomes of it."""
-        return self.submit(run_segment(self, run_id))
+    def begin(self, run_id: UUID, *, claimed: Callable[[], object] = int) -> Future[Report]:
+        """Execute one segment of a queued run; what becomes of it. `claimed` is called on the engine's loop once the
+        claim was answered, whichever way."""
+        return self.submit(run_segment(self, run_id, claimed=claimed))
 
     def run_step(self, run_id: UUID, key: str) -> Report:
         """Take and execute one remote step and wait for its end. For worker threads."""
@@ -173,7 +174,7 @@ class Engine:
     def idle(self, timeout: float) -> bool:
         """Wait until this process executes nothing any more, at most `timeout` seconds. False where it still does."""
         ends = time.monotonic() + timeout
-        while self.heartbeat.held():
+        while self.heartbeat.held() or self.executing:
             left = ends - time.monotonic()
             if left <= 0:
                 return False

@@ -6,11 +6,13 @@ the segment is told at once, and a lost lease never comes back.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -38,7 +40,9 @@ class Lease:
     `on_stop` is called once, from any thread, when the segment has to end.
     """
 
-    __slots__ = ("_ending", "_lock", "_on_stop", "_until", "epoch", "key", "owner", "run_id", "seconds", "stopped")
+    __slots__ = (
+        "_ending", "_lock", "_on_stop", "_until", "epoch", "key", "owner", "run_id", "seconds", "stopped", "unsure",
+    )  # fmt: skip
 
     def __init__(
         self, run_id: UUID, epoch: int, owner: str, seconds: float, *, asked_at: float, key: str | None = None
@@ -46,6 +50,9 @@ class Lease:
         self.run_id, self.epoch, self.owner, self.seconds, self.key = run_id, epoch, owner, seconds, key
         self._until = asked_at + seconds * (1 - MARGIN)
         self.stopped: StopSegment | None = None
+        self.unsure: asyncio.Future[Any] | None = None
+        """Done once it is known whether the claim has committed; None where that is known."""
+
         self._ending = False
         self._on_stop: Callable[[StopSegment], None] | None = None
         self._lock = threading.Lock()

@@ -56,17 +56,19 @@ class Executing:
         self.let_go()
 
 
-async def run_segment(engine: Engine, run_id: UUID, segment: Segment = Segment.WORKER) -> Report:
+async def run_segment(
+    engine: Engine, run_id: UUID, segment: Segment = Segment.WORKER, *, claimed: Callable[[], object] = int
+) -> Report:
     """Wake one run: claim it, lend its body a context, settle the outcome. Never raises for a run's outcome.
 
     A wake that cannot claim ends quietly with the word why: `unknown`, `early`, `busy`, `elsewhere`, or a status.
     """
     asked_at = time.monotonic()
     owner = engine.owner(segment)
-    claimed = await _claim(engine, run_id, owner)
-    if claimed is None:
+    row = await _claim(engine, run_id, owner, claimed)
+    if row is None:
         return _unclaimed(await _why_not(engine, run_id))
-    return await run_claimed(engine, claimed, owner, asked_at)
+    return await run_claimed(engine, row, owner, asked_at)
 
 
 async def run_claimed(
@@ -75,15 +77,40 @@ async def run_claimed(
     """The segment of a run that was just claimed or born claimed. `kind` is given where it is not registered."""
     seconds = claimed["lease_seconds"] or engine.settings.lease_seconds
     lease = Lease(claimed["id"], claimed["epoch"], owner, seconds, asked_at=asked_at)
-    engine.heartbeat.hold(lease)
+    _hold(engine, lease)
     try:
         kind = kind or engine.registry.require(claimed["kind"])
         return await _until_it_ends(engine, kind, claimed, lease)
+    except LeaseLost:
+        # It was about to settle or to park when its claim turned out to be undone.
+        return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"], claimed["epoch"])
     finally:
+        if lease.unsure is not None:
+            lease.stop(LeaseLost())
         engine.heartbeat.drop(lease)
         executing = engine.executing.pop(lease.run_id, None)
         if executing is not None:
             executing.ended.set()
+
+
+def _hold(engine: Engine, lease: Lease) -> None:
+    """Have the lease renewed from now on; where the claim has not committed yet, once it has."""
+    claim = engine.writer.unsure(lease.run_id)
+    if claim is None:
+        engine.heartbeat.hold(lease)
+        return
+
+    def known(_: object) -> None:
+        lease.unsure = None
+        if not claim.stood:
+            lease.stop(LeaseLost())
+        elif not isinstance(lease.stopped, LeaseLost):
+            engine.heartbeat.hold(lease)
+            if engine.draining:
+                lease.stop(HandedBack())
+
+    lease.unsure = claim.done
+    claim.done.add_done_callback(known)
 
 
 async def _until_it_ends(engine: Engine, kind: Kind, claimed: Mapping[str, Any], lease: Lease) -> Report:
@@ -113,7 +140,7 @@ async def _held(engine: Engine, lease: Lease) -> list[dict[str, Any]]:
     return await engine.writer.write(Write(HELD, {"run_id": lease.run_id, "epoch": lease.epoch}))
 
 
-async def _claim(engine: Engine, run_id: UUID, owner: str) -> Mapping[str, Any] | None:
+async def _claim(engine: Engine, run_id: UUID, owner: str, answered: Callable[[], object]) -> Mapping[str, Any] | None:
     token = engine.token()
     params = engine.registry.of_claims() | {
         "run_id": run_id,
@@ -123,7 +150,7 @@ async def _claim(engine: Engine, run_id: UUID, owner: str) -> Mapping[str, Any] 
         "data": json.dumps({"claim": token}),
     }
     write = Write(transitions.CLAIM_RUN, params, landed=CLAIM_LANDED, landed_params={"claim": token})
-    rows = await engine.writer.write(write)
+    rows = await engine.writer.claim(write, answered=answered)
     return rows[0] if rows else None
 
 

@@ -98,6 +98,9 @@ class Steps:
         Raises StepFailed where it failed (now or then), NonDeterminism where another step is recorded under its key,
         and the segment's own endings (LeaseLost, Cancelled, HandedBack, Parked) where it must not start.
         """
+        if self.lease.unsure is not None:
+            # The body began before its claim had committed; what it does must not.
+            await asyncio.wait([self.lease.unsure])
         self._may_start()
         there = self.recorded.get(spec.key)
         if there is not None:

@@ -102,7 +102,8 @@ def detached(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """A task that is no branch of the body: a replay does not start it, so it must not be counted."""
     context = contextvars.copy_context()
     context.run(BRANCH.set, None)
-    return asyncio.create_task(coroutine, context=context)
+    # Not by the loop's factory, which looks for the branch that there is not.
+    return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
 
 
 def same_step(spec: Named, there: Mapping[str, Any]) -> None:

@@ -36,10 +36,26 @@ from sqlalchemy.sql.selectable import CTE
 from agentrun.core.words import Effect, StepStatus
 from agentrun.store.budgets import TODAY
 from agentrun.store.mover import BY, EPOCH, LEASE, RUN_ID, RUNNING, locked_among, said_of
-from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, seconds, word
+from agentrun.store.sql import (
+    Statement,
+    beside_key,
+    compiled,
+    compiled_many,
+    later,
+    now,
+    number,
+    param,
+    recordset,
+    seconds,
+    word,
+)
 from agentrun.store.tables import event_seq, runs, spend, steps
 
 KEY = param("key", Text)
+_IN_FLIGHT = beside_key(steps.c.status) == word(StepStatus.STARTED)
+"""Of a step that is found by its key: the index of what is in flight holds all that the run has ever written, until it
+is vacuumed."""
+
 _NOT_CANCELLED = runs.c.cancel_requested_at.is_(None)
 _MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, RUNNING)
 _SAID: dict[str, ColumnElement[Any]] = {
@@ -271,7 +287,7 @@ def _finished(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
     """The one place where a write says how it ended."""
     return (
         update(steps)
-        .where(steps.c.run_id == held.c.id, steps.c.key == held.c.key, steps.c.status == word(StepStatus.STARTED))
+        .where(steps.c.run_id == held.c.id, steps.c.key == held.c.key, _IN_FLIGHT)
         .values(**given, seq=event_seq.next_value(), finished_at=now())
         .returning(steps.c.run_id, steps.c.key)
         .cte("done")

@@ -20,6 +20,7 @@ import psycopg
 from psycopg import AsyncConnection
 from pydantic_core import to_json
 
+from agentrun.core.outcome import LeaseLost
 from agentrun.store.connect import broke, connect_async, type_of_row
 from agentrun.store.sql import Statement
 
@@ -55,18 +56,34 @@ class Write:
     """It is no segment's, but of whoever took a remote step: what becomes of the run's lease is nothing to it."""
 
     done: asyncio.Future[Rows] = field(init=False)
+    seen: asyncio.Future[Rows] | None = field(init=False, default=None)
+    """A claim's rows, as soon as PostgreSQL has them; the others' come when they have committed."""
 
     @property
     def run_id(self) -> UUID:
         return self.params["run_id"]
 
+    @property
+    def stood(self) -> bool:
+        """Of a claim that is done: whether what committed is what was seen."""
+        if self.done.exception() is not None or self.seen is None:
+            return False
+        return [row["epoch"] for row in self.done.result()] == [row["epoch"] for row in self.seen.result()]
+
+    def see(self, rows: Rows) -> None:
+        if self.seen is not None and not self.seen.done():
+            self.seen.set_result(rows)
+
     def answer(self, rows: Rows) -> None:
+        if self.seen is not None:
+            self.see(rows)
         if not self.done.done():
             self.done.set_result(rows)
 
     def fail(self, error: BaseException) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
+        for told in (self.seen, self.done):
+            if told is not None and not told.done():
+                told.set_exception(error)
 
 
 class Writer:
@@ -81,14 +98,49 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop
         self._sent: Sequence[Write] = ()
         self._committed: Sequence[tuple[Write, Rows]] = ()
+        self._unsure: dict[UUID, Write] = {}
         self.batches = 0
         self.writes = 0
 
     async def write(self, write: Write) -> Rows:
         """The statement's rows, once committed; none where its guard refused. Raises psycopg.Error for a real error.
 
-        Waits as long as the database cannot be reached: the caller's own lease bounds how long that is.
+        Waits as long as the database cannot be reached: the caller's own lease bounds how long that is. Raises
+        LeaseLost where the run's claim was told of, and has not committed.
         """
+        claim = self._unsure.get(write.run_id) if self._unsure and not write.of_step else None
+        if claim is not None:
+            await asyncio.wait([claim.done])
+            if not claim.stood:
+                raise LeaseLost
+        self._enqueue(write)
+        return await write.done
+
+    async def claim(self, write: Write, *, answered: Callable[[], object] = int) -> Rows:
+        """A claim's rows, which may not have committed yet: nothing else of that run is written until they have.
+
+        So a body begins while PostgreSQL waits for its disk. Should PostgreSQL crash just then, the claim is undone,
+        and somebody else may have the same epoch. `answered` is called once it has committed, or was refused.
+        """
+        self._enqueue(write)
+        write.done.add_done_callback(lambda _: answered())
+        write.seen = self._loop.create_future()
+        rows = await write.seen
+        if rows and not write.done.done():
+            self._unsure[write.run_id] = write
+            write.done.add_done_callback(lambda _: self._known(write))
+        return rows or await write.done
+
+    def unsure(self, run_id: UUID) -> Write | None:
+        """The run's claim, where it was told of and nobody knows yet whether it has committed."""
+        return self._unsure.get(run_id)
+
+    def _known(self, claim: Write) -> None:
+        del self._unsure[claim.run_id]
+        if not claim.stood:
+            self.abandon(claim.run_id, LeaseLost())
+
+    def _enqueue(self, write: Write) -> None:
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             # In a context of its own: the first caller's branch and step are not the writer's.
@@ -96,7 +148,6 @@ class Writer:
         write.done = self._loop.create_future()
         self._waiting.append(write)
         self._called.set()
-        return await write.done
 
     def abandon(self, run_id: UUID, error: BaseException) -> None:
         """The run's lease is lost: whoever waits for one of its writes hears so, and what is not sent stays unsent."""
@@ -136,6 +187,10 @@ class Writer:
     def _take(self) -> list[Write]:
         half = -(-(len(self._waiting) + len(self._committed)) // 2)
         size = min(max(half, SMALLEST_HALF), LARGEST_BATCH)
+        if len(self._waiting) > size:
+            # Those of one statement in one half: two statements for half as many each take longer.
+            first = self._waiting[0].statement
+            self._waiting.sort(key=lambda write: write.statement is not first)
         batch, self._waiting = self._waiting[:size], self._waiting[size:]
         # Locks are taken in the order of run ids, as everywhere else: two batches cannot deadlock.
         batch.sort(key=lambda write: write.run_id)
@@ -157,6 +212,9 @@ class Writer:
         self._committed = list(zip(batch, answers, strict=True))
 
     async def _pipelined(self, connection: AsyncConnection[type_of_row], batch: Sequence[Write]) -> list[Rows]:
+        if len(batch) == 1 and batch[0].seen is not None:
+            self._tell()
+            return [await _seen_first(connection, batch[0])]
         together, alone = _grouped(batch) if len(batch) > 1 else ([], [(0, batch[0])])
         if len(together) + len(alone) == 1 and len(batch) < SMALLEST_HALF:
             self._tell()
@@ -266,6 +324,15 @@ def _answered(told: Rows, group: Sequence[Numbered]) -> Iterator[tuple[int, type
 
 def _is_large(write: Write) -> bool:
     return any(isinstance(value, str) and len(value) > LARGEST_ROW for value in write.params.values())
+
+
+async def _seen_first(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
+    async with connection.pipeline():
+        cursor = await connection.execute(write.statement.sql, write.params)
+        # Asks PostgreSQL to send what it has; the sync that makes it commit travels when the pipeline ends.
+        rows = await cursor.fetchall()
+        write.see(rows)
+    return rows
 
 
 async def _once(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
