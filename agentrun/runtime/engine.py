@@ -174,7 +174,7 @@ class Engine:
     def idle(self, timeout: float) -> bool:
         """Wait until this process executes nothing any more, at most `timeout` seconds. False where it still does."""
         ends = time.monotonic() + timeout
-        while self.heartbeat.held() or self.executing:
+        while self.heartbeat.held():
             left = ends - time.monotonic()
             if left <= 0:
                 return False

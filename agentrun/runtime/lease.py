@@ -193,10 +193,13 @@ class Heartbeat:
             return {}
         asked_at = time.monotonic()
         passed_over: dict[UUID, Lease] = {}
+        # Noted before asking: what commits in between is not seen in the answer.
+        unsure = {run_id for run_id, lease in leases.items() if lease.unsure is not None}
         for row in self._answers(statement, leases.values()):
             lease = leases[row["run_id"]]
             if not row["held"]:
-                lease.stop(LeaseLost())
+                if lease.run_id not in unsure:
+                    lease.stop(LeaseLost())
             elif row["renewed"]:
                 lease.extend(asked_at)
             else:

@@ -77,7 +77,8 @@ async def run_claimed(
     """The segment of a run that was just claimed or born claimed. `kind` is given where it is not registered."""
     seconds = claimed["lease_seconds"] or engine.settings.lease_seconds
     lease = Lease(claimed["id"], claimed["epoch"], owner, seconds, asked_at=asked_at)
-    _hold(engine, lease)
+    _know(engine, lease)
+    engine.heartbeat.hold(lease)
     try:
         kind = kind or engine.registry.require(claimed["kind"])
         return await _until_it_ends(engine, kind, claimed, lease)
@@ -85,29 +86,22 @@ async def run_claimed(
         # It was about to settle or to park when its claim turned out to be undone.
         return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"], claimed["epoch"])
     finally:
-        if lease.unsure is not None:
-            lease.stop(LeaseLost())
         engine.heartbeat.drop(lease)
         executing = engine.executing.pop(lease.run_id, None)
         if executing is not None:
             executing.ended.set()
 
 
-def _hold(engine: Engine, lease: Lease) -> None:
-    """Have the lease renewed from now on; where the claim has not committed yet, once it has."""
+def _know(engine: Engine, lease: Lease) -> None:
+    """Have the lease lost where its claim turns out not to have committed."""
     claim = engine.writer.unsure(lease.run_id)
     if claim is None:
-        engine.heartbeat.hold(lease)
         return
 
     def known(_: object) -> None:
         lease.unsure = None
         if not claim.stood:
             lease.stop(LeaseLost())
-        elif not isinstance(lease.stopped, LeaseLost):
-            engine.heartbeat.hold(lease)
-            if engine.draining:
-                lease.stop(HandedBack())
 
     lease.unsure = claim.done
     claim.done.add_done_callback(known)
