@@ -39,11 +39,12 @@ def waiting(bench: Bench) -> None:
 def crowd(bench: Bench) -> None:
     """A heartbeat is late where a lease has less left than it can have between two of them.
 
-    The crowd waits until its worker is killed: it is there, complete, as long as it is looked at.
+    The crowd waits until its worker is killed: it is there, complete, as long as it is looked at. There is room for all
+    the others beside it, so that as many of them are in flight as without it.
     """
     runs = bench.size(600, 200)
     for _ in bench.rounds():
-        with bench.workers(pool=_MORE + 100) as nodes, bench.client() as client:
+        with bench.workers(pool=_MORE + runs) as nodes, bench.client() as client:
             _steps(bench, client, nodes, runs // 2)
             bench.samples.add("crowd_steps", ALONE, _steps(bench, client, nodes, runs))
             client.enqueue_many("bench.wait", [3600.0] * _MORE, queue=WARM)

@@ -122,7 +122,7 @@ def test_nothing_is_done_before_the_claim_has_committed(
         for _ in range(2):
             beats = connection.execute(_BEATS).fetchone()
             until(lambda before=beats: connection.execute(_BEATS).fetchone() != before)
-        assert [lease.stopped for lease in engine.heartbeat.held()] == [None], "a claim that nobody sees yet is not lost"
+        assert [lease.stopped for lease in engine.heartbeat.held()] == [None], "nobody sees it yet; it is not lost"
         assert not engine.idle(0.05)
         assert body.done == 0
         assert not report.done()
