@@ -81,9 +81,10 @@ class Write:
             self.done.set_result(rows)
 
     def fail(self, error: BaseException) -> None:
-        for told in (self.seen, self.done):
-            if told is not None and not told.done():
-                told.set_exception(error)
+        if not self.done.done():
+            self.done.set_exception(error)
+        if self.seen is not None and not self.seen.done():
+            self.seen.set_exception(error)
 
 
 class Writer:
@@ -113,7 +114,13 @@ class Writer:
             await asyncio.wait([claim.done])
             if not claim.stood:
                 raise LeaseLost
-        self._enqueue(write)
+        if self._task is None:
+            self._loop = asyncio.get_running_loop()
+            # In a context of its own: the first caller's branch and step are not the writer's.
+            self._task = asyncio.create_task(self._serve(), name="agentrun journal", context=contextvars.Context())
+        write.done = self._loop.create_future()
+        self._waiting.append(write)
+        self._called.set()
         return await write.done
 
     async def claim(self, write: Write, *, answered: Callable[[], object] = int) -> Rows:
@@ -122,10 +129,19 @@ class Writer:
         So a body begins while PostgreSQL waits for its disk. Should PostgreSQL crash just then, the claim is undone,
         and somebody else may have the same epoch. `answered` is called once it has committed, or was refused.
         """
-        self._enqueue(write)
-        write.done.add_done_callback(lambda _: answered())
-        write.seen = self._loop.create_future()
-        rows = await write.seen
+        seen = write.seen = asyncio.get_running_loop().create_future()
+
+        def heard(written: asyncio.Task[Rows]) -> None:
+            answered()
+            if written.cancelled():
+                seen.cancel()
+                return
+            error = written.exception()
+            if not seen.done():
+                seen.set_result(written.result()) if error is None else seen.set_exception(error)
+
+        asyncio.create_task(self.write(write), name="agentrun claim").add_done_callback(heard)
+        rows = await seen
         if rows and not write.done.done():
             self._unsure[write.run_id] = write
             write.done.add_done_callback(lambda _: self._known(write))
@@ -139,15 +155,6 @@ class Writer:
         del self._unsure[claim.run_id]
         if not claim.stood:
             self.abandon(claim.run_id, LeaseLost())
-
-    def _enqueue(self, write: Write) -> None:
-        if self._task is None:
-            self._loop = asyncio.get_running_loop()
-            # In a context of its own: the first caller's branch and step are not the writer's.
-            self._task = asyncio.create_task(self._serve(), name="agentrun journal", context=contextvars.Context())
-        write.done = self._loop.create_future()
-        self._waiting.append(write)
-        self._called.set()
 
     def abandon(self, run_id: UUID, error: BaseException) -> None:
         """The run's lease is lost: whoever waits for one of its writes hears so, and what is not sent stays unsent."""

@@ -119,6 +119,8 @@ class Ward:
         async def counted(each: Write) -> Any:
             if last is not None and count[0] >= last:
                 raise Killed
+            # The dead hear of nothing before it has committed.
+            each.seen = None
             rows = await write(each)
             # What can be looked for after a lost answer is what is committed; the others are reads.
             count[0] += each.landed is not None

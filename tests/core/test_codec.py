@@ -74,6 +74,18 @@ def test_the_order_of_members_does_not_change_a_digest(value: dict[str, Any]) ->
     assert canonical(canonical(json.dumps(value))) == canonical(json.dumps(value))
 
 
+@given(values)
+def test_a_canonical_text_is_the_same_however_the_value_was_written(value: Any) -> None:
+    written = (encode(value, what="it"), json.dumps(value), json.dumps(value, indent=1, ensure_ascii=False))
+    for text in written:
+        plain = json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert canonical(text) == plain
+
+
+def test_numbers_have_one_way_to_be_written() -> None:
+    assert canonical("[1.50,1E2,-0,[1]]") == "[1.5,100.0,0,[1]]"
+
+
 @given(values, values)
 def test_other_values_have_other_digests(one: Any, other: Any) -> None:
     same = canonical(json.dumps(one)) == canonical(json.dumps(other))

@@ -67,6 +67,8 @@ async def _holding_write(self: Writer, write: Write) -> Any:
     number = _commits.next_of(write.run_id)
     if _commits.held(write.run_id, number, "before"):
         await asyncio.Event().wait()
+    # A claim that is held does not begin its body meanwhile.
+    write.seen = None
     rows = await _write(self, write)
     if _commits.held(write.run_id, number, "after"):
         await asyncio.Event().wait()
