@@ -25,8 +25,8 @@ _THEIRS = "bench.idle"
 def latency(bench: Bench) -> None:
     """Both workers are up the whole time, and are asked by turns.
 
-    A run is stored before its message is sent, and claimed before its body begins: beside bare Celery's time stands what
-    two commits of one row take on the idle system. The body need not wait for the second.
+    A run is stored before its message is sent, and claimed before its body begins: what two commits of one row take on
+    the idle system stands beside bare Celery's time. The body need not wait for the second.
     """
     bench.database.execute("CREATE SCHEMA IF NOT EXISTS bench")
     bench.database.execute("CREATE TABLE IF NOT EXISTS bench.commits (id uuid PRIMARY KEY)")
