@@ -121,7 +121,7 @@ def test_a_take_over_waits_for_the_runs_own_lease_and_not_for_the_longest(
     first = start()
     beat()
     patient, short = client.enqueue("patient"), client.enqueue("pauses-between", 0.5)
-    until(lambda: look.effects(patient) and look.effects(short), 20)
+    until(lambda: look.effects(patient) and look.effects(short) and not client.status(short).pending_effect, 20)
     first.kill()
     start()
     run = client.wait(short, timeout=90)

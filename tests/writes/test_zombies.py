@@ -22,10 +22,11 @@ def frozen(
 ) -> Callable[..., tuple[UUID, Node]]:
     """A run whose first worker freezes after its first effect, for two lease times or until another has ended it."""
 
-    def freeze(kind: str, request: object, pool: str) -> tuple[UUID, Node]:
+    def freeze(kind: str, request: object, pool: str, *, between: bool = False) -> tuple[UUID, Node]:
         first = start(pool=pool, concurrency=2)
         run_id = client.enqueue(kind, request)
-        until(lambda: look.effects(run_id), 15)
+        # Between two writes the first has not only happened, but said so.
+        until(lambda: look.effects(run_id) and not (between and client.status(run_id).pending_effect), 15)
         first.pause()
         frozen_at = time.monotonic()
         beat()
@@ -47,7 +48,7 @@ def thaw(node: Node, run_id: UUID) -> None:
 def test_a_process_that_slept_through_its_lease_starts_no_write_and_records_nothing(
     client: Client, look: Look, frozen: Callable[..., tuple[UUID, Node]], pool: str
 ) -> None:
-    run_id, first = frozen("pauses-between", 1.0, pool)
+    run_id, first = frozen("pauses-between", 1.0, pool, between=True)
     run = client.status(run_id)
     assert (run.status, run.epoch, run.crash_count) == (Status.COMPLETED, 2, 1)
     before = look.journal(run_id)
