@@ -96,10 +96,10 @@ class Answers(Unanswered):
         if kept is None:
             kept = self._commands.settings.signal_expires_seconds or None
         params = answer.params() | self._namespace | {"run_id": run_id, "name": name, "payload": answer.text}
-        asked = (waits.COUNT, signals.SEND, RUN_BY_ID)
-        counted, sent, row = self._database.together(*asked, params=params | {"expires_in": kept})
+        asked = (waits.LOCK, signals.SEND, RUN_BY_ID)
+        _, sent, row = self._database.together(*asked, params=params | {"expires_in": kept})
         run = self._commands.known(run_id, row[0] if row else None, asking=actor)
-        if not counted:
+        if not sent:
             raise NotAllowed(f"run `{run_id}` is {run.status}; nobody there will wait for a signal any more")
         self._wake([moved for moved in sent if moved["id"] is not None])
         return self._commands.shown_as(run, actor)

@@ -30,6 +30,7 @@ from agentrun.runtime.waits import Waits
 from agentrun.store import transitions
 from agentrun.store.journal import REPLAY
 from agentrun.store.reads import CLAIM_LANDED, HELD, UNCLAIMED
+from agentrun.store.waits import OF_RUN
 from agentrun.store.writer import Write
 
 if TYPE_CHECKING:
@@ -183,8 +184,12 @@ async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, res
     """What earlier segments left. A run's first segment finds nothing, and does not ask."""
     rows: list[dict[str, Any]] = []
     earlier = lease.epoch > 1 or resolutions > claimed["resolutions"]
+    known: dict[str, Mapping[str, Any]] | None = None if earlier else {}
     if earlier:
-        rows = await engine.writer.write(Write(REPLAY, {"run_id": lease.run_id}))
+        asked = [Write(of, {"run_id": lease.run_id}) for of in ((REPLAY, OF_RUN) if resolutions else (REPLAY,))]
+        rows, *found = await asyncio.gather(*map(engine.writer.write, asked))
+        # Nothing was resolved yet: whether something is asked at all is seen when the body asks for it.
+        known = {row["step_key"]: row for row in found[0]} if found else None
     steps = Steps(
         writer=engine.writer,
         lease=lease,
@@ -199,7 +204,7 @@ async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, res
         keep_arguments=engine.settings.record_arguments,
     )
     return steps, Waits(
-        steps, None if earlier else {}, resolutions, engine.publisher.soon, engine.settings, engine.registry,
+        steps, known, resolutions, engine.publisher.soon, engine.settings, engine.registry,
         claimed["kind"],
     )  # fmt: skip
 

@@ -42,6 +42,7 @@ from agentrun.store.sql import (
     compiled,
     compiled_many,
     later,
+    listed,
     now,
     number,
     param,
@@ -335,7 +336,7 @@ def _replay() -> Statement:
         steps.c.key, steps.c.kind, steps.c.name, steps.c.status, steps.c.effect, steps.c.attempt, steps.c.result,
         steps.c.error, steps.c.idempotency_key, steps.c.reconcilable, steps.c.args_digest, steps.c.epoch,
     )  # fmt: skip
-    return compiled("replay", select(*columns).where(steps.c.run_id == RUN_ID))
+    return listed("replay", columns, steps.c.run_id)
 
 
 def _step_landed() -> Statement:

@@ -14,7 +14,7 @@ from agentrun.core.words import EventType, Status, WaitKind, WaitStatus
 from agentrun.store.mover import BY, IN_NAMESPACE, NAMESPACE, RUN_ID, STILL_OPEN, moved, told
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import runs, signals, waits
-from agentrun.store.waits import KEY, OPEN, SEEN_COLUMNS, held, registered
+from agentrun.store.waits import COUNTED, KEY, OPEN, SEEN_COLUMNS, held, registered
 
 
 def _take_signal() -> Statement:
@@ -55,7 +55,7 @@ def _take_signal() -> Statement:
 
 
 def _send() -> Statement:
-    """A signal for a run that `count_resolution` has counted in the same transaction, and locked by that.
+    """A signal for a run that `lock_run` has locked in the same transaction. It is counted as every resolution is.
 
     It answers the oldest open wait for its name, and a parked run goes back to the queue; where nobody waits for it, it
     is kept. Returns what to wake, in `id` and others, or NULLs. Refuses: the run has ended, or is in another namespace.
@@ -77,10 +77,17 @@ def _send() -> Statement:
         .cte("answered")
     )
     resolved = told(answered, EventType.RESOLVED, name="resolved")
-    queued = moved(legal.RESOLVE_WAIT, Status.QUEUED, of=resolved, due_at=now())
+    queued = moved(legal.RESOLVE_WAIT, Status.QUEUED, of=resolved, due_at=now(), resolutions=COUNTED)
+    # A row can be changed once in a statement.
+    counted = (
+        update(runs)
+        .where(runs.c.id == there.c.id, ~exists(select(queued.c.id)))
+        .values(resolutions=COUNTED)
+        .cte("counted")
+    )
     kept = _kept(there, ~exists(select(oldest.c.id)))
     woken = select(there.c.id.label("run_id"), queued).select_from(there.outerjoin(queued, true()))
-    return compiled("send_signal", woken.add_cte(told(queued, EventType.REQUEUED), kept))
+    return compiled("send_signal", woken.add_cte(told(queued, EventType.REQUEUED), counted, kept))
 
 
 def _kept(of: CTE, nobody_waits: ColumnElement[bool]) -> CTE:

@@ -9,7 +9,7 @@ from typing import Any, LiteralString, ParamSpec
 from typing import cast as typed
 
 from sqlalchemy import CTE, ColumnElement, bindparam, cast, column, func, literal_column, select
-from sqlalchemy.dialects.postgresql import INTERVAL, JSON, JSONB
+from sqlalchemy.dialects.postgresql import INTERVAL, JSON, JSONB, UUID
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine import Compiled
 from sqlalchemy.sql import Executable
@@ -37,6 +37,9 @@ class Statement:
 
     row_names: tuple[str, ...] = field(default_factory=lambda: ())
     """Of a statement for many: the parameters that differ from row to row. The others are the process's own."""
+
+    listing: bool = field(default_factory=lambda: False)
+    """Of a statement for many: it changes nothing, and returns any number of rows for each, with its `run_id`."""
 
     @cached_property
     def sql(self) -> LiteralString:
@@ -87,6 +90,19 @@ def compiled(name: str, element: Executable, many: Statement | None = None) -> S
 def compiled_many(name: str, element: Executable, row_names: Iterable[str]) -> Statement:
     """A statement for many rows of these parameters at once."""
     return Statement(name, element, None, tuple(row_names))
+
+
+def listed(name: str, columns: tuple[ColumnElement[Any], ...], run_id: ColumnElement[Any]) -> Statement:
+    """These columns of all rows of the run that the parameter `run_id` names; or of many runs at once.
+
+    By an array of ids: to join the two, the planner would compare each with each.
+    """
+    mine = recordset("mine", {"run_id": UUID})
+    named = select(run_id.label("run_id"), *columns).where(
+        run_id == func.any(func.array(select(mine.c.run_id).scalar_subquery()))
+    )
+    many = Statement(f"{name}_many", named, None, ("run_id",), listing=True)
+    return Statement(name, select(*columns).where(run_id == param("run_id", UUID)), many)
 
 
 def recordset(name: str, columns: Mapping[str, TypeEngine[Any] | type[TypeEngine[Any]]]) -> CTE:

@@ -28,13 +28,14 @@ from agentrun.store.mover import (
     statement,
     told,
 )
-from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, seconds, word
+from agentrun.store.sql import Statement, beside_key, compiled, later, listed, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs, steps, waits
 from agentrun.store.transitions import write_in_flight
 
 KEY = param("key", Text)
 WAIT_ID = param("wait_id", UUID)
 OPEN = waits.c.status == word(WaitStatus.OPEN)
+COUNTED = runs.c.resolutions + number(1)
 _MINE = and_(runs.c.id == RUN_ID, runs.c.epoch == EPOCH, RUNNING)
 _NO_CHILD = waits.c.kind != word(WaitKind.CHILD)
 _TIME = DateTime(timezone=True)
@@ -129,10 +130,15 @@ def _count() -> Statement:
             IN_NAMESPACE,
             beside_key(runs.c.status).in_([word(status) for status in sorted(set(Status) - FINAL)]),
         )
-        .values(resolutions=runs.c.resolutions + number(1))
+        .values(resolutions=COUNTED)
         .returning(runs.c.id, runs.c.status)
     )
     return compiled("count_resolution", counted)
+
+
+def _lock() -> Statement:
+    """First of a signal's two: lock the run's row, so that the second sees what is asked now. Guards nothing itself."""
+    return compiled("lock_run", select(runs.c.id).where(runs.c.id == RUN_ID).with_for_update(key_share=True))
 
 
 def _close(status: WaitStatus) -> Statement:
@@ -170,7 +176,7 @@ def _unpark() -> Statement:
 
 
 def _of_run() -> Statement:
-    return compiled("waits_of_run", select(*SEEN_COLUMNS).where(waits.c.run_id == RUN_ID))
+    return listed("waits_of_run", SEEN_COLUMNS, waits.c.run_id)
 
 
 def _waiting_for() -> Statement:
@@ -237,6 +243,7 @@ def _lost_children() -> Statement:
 REGISTER = later(_register)
 PARK = later(_park)
 COUNT = later(_count)
+LOCK = later(_lock)
 CLOSE = {status: later(_close, status) for status in (WaitStatus.RESOLVED, WaitStatus.EXPIRED)}
 UNPARK = later(_unpark)
 OF_RUN = later(_of_run)

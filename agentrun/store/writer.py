@@ -228,14 +228,14 @@ class Writer:
             return await _one_statement(connection, together, alone)
         # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
         async with connection.pipeline():
-            many = [(group, await connection.execute(of.sql, params)) for of, params, group in together]
+            many = [(of, group, await connection.execute(of.sql, params)) for of, params, group in together]
             single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
             # It is on its way, and PostgreSQL works on it. To wait for a sync here would be to wait for its end.
             self._tell()
         answers: list[Rows] = [[] for _ in batch]
-        for group, cursor in many:
-            for nth, row in _answered(await cursor.fetchall(), group):
-                answers[nth] = [row]
+        for of, group, cursor in many:
+            for nth, rows in _answered(of, await cursor.fetchall(), group):
+                answers[nth] = rows
         for nth, cursor in single:
             answers[nth] = await cursor.fetchall()
         return answers
@@ -314,19 +314,25 @@ async def _one_statement(
         return [await _once(connection, alone[0][1])]
     [(of, params, group)] = together
     told = await (await connection.execute(of.sql, params)).fetchall()
-    rows = dict(_answered(told, group))
-    return [[rows[nth]] if nth in rows else [] for nth, _ in group]
+    rows = dict(_answered(of, told, group))
+    return [rows.get(nth, []) for nth, _ in group]
 
 
-def _answered(told: Rows, group: Sequence[Numbered]) -> Iterator[tuple[int, type_of_row]]:
-    """Whose row is whose. Of two for the same one, the last counts."""
+def _answered(of: Statement, told: Rows, group: Sequence[Numbered]) -> Iterator[tuple[int, Rows]]:
+    """Whose rows are whose. Of two answers for the same one, the last counts."""
+    if of.listing:
+        listed: dict[UUID, Rows] = {}
+        for row in told:
+            listed.setdefault(row["run_id"], []).append(row)
+        yield from ((nth, listed.get(write.run_id, [])) for nth, write in group)
+        return
     if told and told[0].get("landed"):
-        yield from ((nth, told[0]) for nth, _ in group)
+        yield from ((nth, told[:1]) for nth, _ in group)
         return
     places = {(write.run_id, write.params.get("key")): nth for nth, write in group}
     for row in sorted(told, key=lambda row: row.get("nth") is None):
         nth: int | None = row.get("nth")
-        yield places[row["run_id"], row["key"]] if nth is None else nth, row
+        yield places[row["run_id"], row["key"]] if nth is None else nth, [row]
 
 
 def _is_large(write: Write) -> bool:

@@ -54,7 +54,11 @@ def statements() -> dict[str, Statement]:
             here = [one for some in each for one in (some if isinstance(some, tuple) else (some,))]
             here = [one for one in here if isinstance(one, Statement)]
             here += [one.many for one in here if one.many is not None]
-            found |= {one.name: one for one in here if module not in READS or not one.sql.startswith("SELECT")}
+            found |= {
+                one.name: one
+                for one in here
+                if module not in READS or not (one.listing or one.sql.startswith("SELECT"))
+            }
     return {name: one for name, one in found.items() if name not in COUNTS}
 
 

@@ -60,6 +60,7 @@ LONG_AGO = "now() - CAST(:older_than AS DOUBLE PRECISION) * CAST('1 second' AS I
 BORN_BEFORE = "what has ended by then was born by then; it bounds what is looked at"
 OF_ITS_NAMESPACE = "children are of their parent's namespace; its index begins with it"
 ASKED_TWICE = "it is asked when steps are looked for, and again of what is put aside"
+ONE_CHANGE = "of two changes of a row in one statement PostgreSQL makes one, and does not promise which"
 BOUNDS_WHAT_IS_READ = "the next condition is narrower; this one finds the few in an index"
 NO_GUARD = {
     **{
@@ -85,6 +86,7 @@ NO_GUARD = {
     "announce_stalled: told.occasion = 'stalled'": SUBJECTS_DIFFER,
     "announce_dead: told.occasion = 'dead'": SUBJECTS_DIFFER,
     "remind_waiting: told.occasion = 'waiting'": SUBJECTS_DIFFER,
+    "send_signal: NOT (EXISTS (SELECT moved.id FROM moved))": ONE_CHANGE,
     "take_signal: runs.id = :run_id": "the signal is of this run and of the run that is held",
     "take_signal: signals.run_id = held.id": "the signal is of this run and of the run that is held",
     "take_signal: signals.taken_by_step IS NULL (2)": "who holds the run is alone in taking its signals",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentrun.core.words import Status
-from agentrun.store import journal
+from agentrun.store import journal, waits
 from agentrun.store.writer import Write, Writer
 from agentrun.testing.rows import Rows
 
@@ -99,3 +99,22 @@ async def test_the_events_of_a_run_keep_the_order_in_which_its_steps_were_writte
     await together(writer, *(Write(journal.RECORD, rows.params(run_id) | rows.step(key)) for key in keys))
     by_seq = sorted(rows.stored(run_id)["steps"], key=lambda step: step["seq"])
     assert [step["key"] for step in by_seq] == keys
+
+
+async def test_what_many_runs_left_is_read_at_once_and_each_gets_its_own(rows: Rows, writer: Writer) -> None:
+    many, none, asking = rows.running(), rows.running(), rows.running()
+    for key in ("a", "b"):
+        rows.do(journal.RECORD, many, **rows.step(key, result=f'"{key}"'))
+    rows.wait(many, "c")
+    rows.wait(asking, "d")
+    runs = (many, none, asking, many)
+    batches = writer.batches
+    asked = [Write(of, {"run_id": run_id}) for of in (journal.REPLAY, waits.OF_RUN) for run_id in runs]
+    answers = await asyncio.gather(*(writer.write(write) for write in asked))
+    assert writer.batches <= batches + 2
+    alone = [rows.database.rows(write.statement, write.params) for write in asked]
+    assert [[{**row, "due_in": None} for row in mine] for mine in answers] == [
+        [{**row, "run_id": write.run_id, "due_in": None} for row in each]
+        for write, each in zip(asked, alone, strict=True)
+    ]
+    assert [len(each) for each in answers] == [2, 0, 0, 2, 1, 0, 1, 1]

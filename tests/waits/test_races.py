@@ -125,7 +125,7 @@ def test_a_signal_sent_while_its_wait_is_registered_is_found_before_the_run_park
 ) -> None:
     """The sender saw no wait, and the segment's statement saw no signal: the count tells the segment to look again."""
     run_id = rows.running()
-    with first.holding(waits.COUNT, run_id):
+    with first.holding(waits.LOCK, run_id):
         first.does(signals.SEND, run_id, **asked(run_id, payload="7"))
         assert second.does(signals.TAKE_SIGNAL, run_id, **asked(run_id)) == []
         registering = second.tries(waits.REGISTER, run_id, **asked(run_id))
@@ -139,8 +139,8 @@ def test_a_signal_sent_while_its_wait_is_registered_is_found_before_the_run_park
 def test_a_signal_sent_after_its_wait_was_registered_finds_it(rows: Rows, first: Session, second: Session) -> None:
     run_id = rows.running()
     with first.holding(waits.REGISTER, run_id, **asked(run_id)):
-        counting = second.tries(waits.COUNT, run_id)
-    assert counting.result()
+        locking = second.tries(waits.LOCK, run_id)
+    assert locking.result()
     assert second.does(signals.SEND, run_id, **asked(run_id, payload="7"))
     assert status_of(rows, run_id) == ("running", "resolved")
 

@@ -166,6 +166,19 @@ def test_only_a_parked_run_goes_back_to_the_queue(rows: Rows) -> None:
     assert rows.row(run_id)["status"] == Status.QUEUED
 
 
+def test_a_signal_is_counted_once_whatever_it_finds(rows: Rows) -> None:
+    """Parked or not, waited for or kept: a run that looked before must look again."""
+    parked, executing, kept = rows.waiting(), rows.running(), rows.running()
+    rows.wait(parked)
+    rows.wait(executing)
+    for run_id in (parked, executing, kept):
+        before = rows.row(run_id)["resolutions"]
+        assert rows.do(waits.LOCK, run_id)
+        assert rows.do(signals.SEND, run_id, **asked(run_id))
+        assert rows.row(run_id)["resolutions"] == before + 1
+    assert [rows.row(run_id)["status"] for run_id in (parked, executing, kept)] == ["queued", "running", "running"]
+
+
 def test_signals_are_taken_oldest_first_each_by_one_step(rows: Rows) -> None:
     run_id = rows.running()
     for value in "123":
