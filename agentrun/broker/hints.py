@@ -35,12 +35,16 @@ class Hints:
         """The channel that tells of one run's end."""
         return f"agentrun:{self._namespace}:settled:{run_id}"
 
-    def settled(self, run_id: UUID) -> None:
-        """Publish, or don't: nobody's correctness hangs on it."""
-        if not self.possible or time.monotonic() < self._away_until:
+    def settled(self, *run_ids: UUID) -> None:
+        """Publish, or don't: nobody's correctness hangs on it. Of several, all at once."""
+        if not run_ids or not self.possible or time.monotonic() < self._away_until:
             return
         try:
-            self.client().publish(self.channel(run_id), "settled")  # pyright: ignore[reportUnknownMemberType]
+            client: Any = self.client()
+            with client.pipeline(transaction=False) as pipe:
+                for run_id in run_ids:
+                    pipe.publish(self.channel(run_id), "settled")
+                pipe.execute()
         except not_there() as error:
             # Wakes wait behind hints: they are not held up by one after the other.
             self._away_until = time.monotonic() + self._timeout

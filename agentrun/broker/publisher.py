@@ -173,9 +173,7 @@ class CeleryPublisher:
                 while len(items) < LARGEST_BATCH:
                     items.append(self._soon.get_nowait())
             self.wake(*(item for item in items if isinstance(item, Wake)))
-            for item in items:
-                if isinstance(item, UUID):
-                    self._hints.settled(item)
+            self._hints.settled(*(item for item in items if isinstance(item, UUID)))
             if None in items:
                 return
 

@@ -88,6 +88,9 @@ class _Frontier:
             self.stop(str(key), f"{kind} {write.params.get('name')}")
         raise Parked
 
+    def trail(self, write: Write) -> None:
+        raise self.stop(str(write.params["key"]), f"{write.params['kind']} {write.params['name']}")
+
 
 class _Steps(Steps):
     """Steps that are read from the journal, or not at all."""

@@ -88,6 +88,7 @@ async def run_claimed(
         return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"], claimed["epoch"])
     finally:
         engine.heartbeat.drop(lease)
+        engine.writer.forget(lease.run_id, lease.epoch)
         executing = engine.executing.pop(lease.run_id, None)
         if executing is not None:
             executing.ended.set()

@@ -63,6 +63,8 @@ class JournalWriter(Protocol):
 
     async def write(self, write: Write) -> list[dict[str, Any]]: ...
 
+    def trail(self, write: Write) -> None: ...
+
 
 @dataclass(slots=True)
 class Steps:

@@ -35,6 +35,9 @@ SMALLEST_HALF = 16
 LARGEST_TOGETHER, LARGEST_ROW = 1_000_000, 100_000
 """Characters of the rows of one statement; where they are more, those with a parameter of so many go alone."""
 
+A_MOMENT = 0.005
+"""Seconds that a write for which nobody waits is kept for company."""
+
 LONGEST_PAUSE = 1.0
 """Seconds between attempts to reach the database."""
 
@@ -55,6 +58,9 @@ class Write:
     of_step: bool = False
     """It is no segment's, but of whoever took a remote step: what becomes of the run's lease is nothing to it."""
 
+    after: Sequence[Write] = field(init=False, default=())
+    """What trails ahead of it, of the same segment: with these or later, and not where one was refused."""
+
     done: asyncio.Future[Rows] = field(init=False)
     seen: asyncio.Future[Rows] | None = field(init=False, default=None)
     """A claim's rows, as soon as PostgreSQL has them; the others' come when they have committed."""
@@ -62,6 +68,20 @@ class Write:
     @property
     def run_id(self) -> UUID:
         return self.params["run_id"]
+
+    @property
+    def segment(self) -> tuple[UUID, int | None]:
+        """Whose it is: a run's under one epoch."""
+        return self.params["run_id"], self.params.get("epoch")
+
+    @property
+    def refused(self) -> BaseException | None:
+        """What is to be told to whoever comes after it; None where it was written, or is still to be."""
+        if not self.done.done():
+            return None
+        if self.done.cancelled():
+            return LeaseLost()
+        return self.done.exception() or (None if self.done.result() else LeaseLost())
 
     @property
     def stood(self) -> bool:
@@ -100,6 +120,7 @@ class Writer:
         self._sent: Sequence[Write] = ()
         self._committed: Sequence[tuple[Write, Rows]] = ()
         self._unsure: dict[UUID, Write] = {}
+        self._trailing: dict[tuple[UUID, int | None], list[Write]] = {}
         self.batches = 0
         self.writes = 0
 
@@ -114,14 +135,43 @@ class Writer:
             await asyncio.wait([claim.done])
             if not claim.stood:
                 raise LeaseLost
+        if self._trailing:
+            write.after = tuple(self._trailing.get(write.segment, ()))
+        return await self._put(write)
+
+    def trail(self, write: Write) -> None:
+        """Write what the segment need not wait for, because it says what is stored elsewhere already.
+
+        What the segment writes next goes with it or after it, and hears where it was refused.
+        """
+        trailing = self._trailing.setdefault(write.segment, [])
+        trailing.append(write)
+
+        def known(_: object) -> None:
+            # One that was refused stays, for the segment's next write to hear of it.
+            if not write.refused:
+                trailing.remove(write)
+            if not trailing:
+                self._trailing.pop(write.segment, None)
+
+        self._put(write, at_once=False).add_done_callback(known)
+        # It goes with what is written next, whosever that is.
+        self._loop.call_later(A_MOMENT, self._called.set)
+
+    def forget(self, run_id: UUID, epoch: int) -> None:
+        """That segment has ended: it writes no more."""
+        self._trailing.pop((run_id, epoch), None)
+
+    def _put(self, write: Write, *, at_once: bool = True) -> asyncio.Future[Rows]:
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             # In a context of its own: the first caller's branch and step are not the writer's.
             self._task = asyncio.create_task(self._serve(), name="agentrun journal", context=contextvars.Context())
         write.done = self._loop.create_future()
         self._waiting.append(write)
-        self._called.set()
-        return await write.done
+        if at_once:
+            self._called.set()
+        return write.done
 
     async def claim(self, write: Write, *, answered: Callable[[], object] = int) -> Rows:
         """A claim's rows, which may not have committed yet: nothing else of that run is written until they have.
@@ -197,11 +247,19 @@ class Writer:
         if len(self._waiting) > size:
             # Those of one statement in one half: two statements for half as many each take longer.
             first = self._waiting[0].statement
-            self._waiting.sort(key=lambda write: write.statement is not first)
+            # What comes after another write never overtakes it.
+            self._waiting.sort(key=lambda write: write.statement is not first or bool(write.after))
         batch, self._waiting = self._waiting[:size], self._waiting[size:]
         # Locks are taken in the order of run ids, as everywhere else: two batches cannot deadlock.
-        batch.sort(key=lambda write: write.run_id)
-        return [write for write in batch if not write.done.done()]
+        batch.sort(key=lambda write: (bool(write.after), write.run_id))
+        return [write for write in batch if not self._ended(write)]
+
+    def _ended(self, write: Write) -> bool:
+        """Whether nobody waits for it any more, as nobody does for what comes after a write that was refused."""
+        for first in write.after:
+            if refused := first.refused:
+                write.fail(refused)
+        return write.done.done()
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         try:
@@ -222,26 +280,23 @@ class Writer:
         if len(batch) == 1 and batch[0].seen is not None:
             self._tell()
             return [await _seen_first(connection, batch[0])]
-        together, alone = _grouped(batch) if len(batch) > 1 else ([], [(0, batch[0])])
-        if len(together) + len(alone) == 1 and len(batch) < SMALLEST_HALF:
+        sendings = _sendings(batch)
+        if len(sendings) == 1 and len(batch) < SMALLEST_HALF:
             self._tell()
-            return await _one_statement(connection, together, alone)
+            return await _one_statement(connection, sendings[0])
         # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
         async with connection.pipeline():
-            many = [(of, group, await connection.execute(of.sql, params)) for of, params, group in together]
-            single = [(nth, await connection.execute(write.statement.sql, write.params)) for nth, write in alone]
+            sent = [(each, await connection.execute(each.statement.sql, each.params)) for each in sendings]
             # It is on its way, and PostgreSQL works on it. To wait for a sync here would be to wait for its end.
             self._tell()
         answers: list[Rows] = [[] for _ in batch]
-        for of, group, cursor in many:
-            for nth, rows in _answered(of, await cursor.fetchall(), group):
+        for sending, cursor in sent:
+            for nth, rows in sending.answered(await cursor.fetchall()):
                 answers[nth] = rows
-        for nth, cursor in single:
-            answers[nth] = await cursor.fetchall()
         return answers
 
     async def _commit_alone(self, write: Write, *, unsure: bool) -> None:
-        while not write.done.done():
+        while not self._ended(write):
             try:
                 connection = await self._connected()
                 write.answer(await (_perhaps_again if unsure else _once)(connection, write))
@@ -271,29 +326,65 @@ class Writer:
 
 
 Numbered = tuple[int, Write]
-Together = tuple[Statement, dict[str, Any], Sequence[Numbered]]
 
 
-def _grouped(batch: Sequence[Write]) -> tuple[list[Together], list[Numbered]]:
-    """What can be written by one statement together, and what goes by itself, each with its place in the batch."""
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """One statement of a batch: for one write, or for all that can be written by it together."""
+
+    statement: Statement
+    params: Mapping[str, Any]
+    writes: Sequence[Numbered]
+    """With their places in the batch."""
+
+    def answered(self, told: Rows) -> Iterator[tuple[int, Rows]]:
+        """Whose rows are whose. Of two answers for the same one, the last counts."""
+        of = self.statement
+        if not of.row_names:
+            yield self.writes[0][0], told
+        elif of.listing:
+            listed: dict[UUID, Rows] = {}
+            for row in told:
+                listed.setdefault(row["run_id"], []).append(row)
+            yield from ((nth, listed.get(write.run_id, [])) for nth, write in self.writes)
+        elif told and told[0].get("landed"):
+            yield from ((nth, told[:1]) for nth, _ in self.writes)
+        else:
+            places = {(write.run_id, write.params.get("key")): nth for nth, write in self.writes}
+            for row in sorted(told, key=lambda row: row.get("nth") is None):
+                nth: int | None = row.get("nth")
+                yield places[row["run_id"], row["key"]] if nth is None else nth, [row]
+
+
+def _sendings(batch: Sequence[Write]) -> list[Sending]:
+    """The batch's statements in their order: what comes after other writes stands at its end."""
+    numbered = list(enumerate(batch))
+    late = next((nth for nth, write in numbered if write.after), len(batch))
+    return [*_grouped(numbered[:late]), *_grouped(numbered[late:])]
+
+
+def _grouped(numbered: Sequence[Numbered]) -> list[Sending]:
+    """First what can be written by one statement together, then what goes by itself."""
     groups: dict[Statement, list[Numbered]] = {}
     alone: list[Numbered] = []
-    for numbered in enumerate(batch):
-        many = None if numbered[1].alone else numbered[1].statement.many
-        (alone if many is None else groups.setdefault(many, [])).append(numbered)
-    together: list[Together] = []
+    for each in numbered:
+        many = None if each[1].alone else each[1].statement.many
+        (alone if many is None else groups.setdefault(many, [])).append(each)
+    together: list[Sending] = []
     for many, group in groups.items():
-        rows = _rows(many, group)
+        rows = _rows(many, group) if len(group) > 1 else ""
         if len(rows) > LARGEST_TOGETHER:
             # PostgreSQL has to hold, and parse, all of a document at once.
-            alone += [numbered for numbered in group if _is_large(numbered[1])]
-            group = [numbered for numbered in group if not _is_large(numbered[1])]
+            alone += [each for each in group if _is_large(each[1])]
+            group = [each for each in group if not _is_large(each[1])]
             rows = _rows(many, group)
         if len(group) > 1:
-            together.append((many, {**group[0][1].params, "rows": rows, "told_of": len(group)}, group))
+            params = {**group[0][1].params, "rows": rows, "told_of": len(group)}
+            together.append(Sending(many, params, group))
         else:
             alone += group
-    return together, sorted(alone, key=itemgetter(0))
+    alone.sort(key=itemgetter(0))
+    return together + [Sending(write.statement, write.params, [(nth, write)]) for nth, write in alone]
 
 
 def _rows(statement: Statement, group: Sequence[Numbered]) -> str:
@@ -306,33 +397,11 @@ def _rows(statement: Statement, group: Sequence[Numbered]) -> str:
     return to_json([{"nth": nth, **row(write.params)} for nth, write in group]).decode()
 
 
-async def _one_statement(
-    connection: AsyncConnection[type_of_row], together: Sequence[Together], alone: Sequence[Numbered]
-) -> list[Rows]:
+async def _one_statement(connection: AsyncConnection[type_of_row], sending: Sending) -> list[Rows]:
     """Without a pipeline, whose beginning and end take longer than the statement."""
-    if alone:
-        return [await _once(connection, alone[0][1])]
-    [(of, params, group)] = together
-    told = await (await connection.execute(of.sql, params)).fetchall()
-    rows = dict(_answered(of, told, group))
-    return [rows.get(nth, []) for nth, _ in group]
-
-
-def _answered(of: Statement, told: Rows, group: Sequence[Numbered]) -> Iterator[tuple[int, Rows]]:
-    """Whose rows are whose. Of two answers for the same one, the last counts."""
-    if of.listing:
-        listed: dict[UUID, Rows] = {}
-        for row in told:
-            listed.setdefault(row["run_id"], []).append(row)
-        yield from ((nth, listed.get(write.run_id, [])) for nth, write in group)
-        return
-    if told and told[0].get("landed"):
-        yield from ((nth, told[:1]) for nth, _ in group)
-        return
-    places = {(write.run_id, write.params.get("key")): nth for nth, write in group}
-    for row in sorted(told, key=lambda row: row.get("nth") is None):
-        nth: int | None = row.get("nth")
-        yield places[row["run_id"], row["key"]] if nth is None else nth, [row]
+    cursor = await connection.execute(sending.statement.sql, sending.params)
+    rows = dict(sending.answered(await cursor.fetchall()))
+    return [rows.get(nth, []) for nth, _ in sending.writes]
 
 
 def _is_large(write: Write) -> bool:

@@ -72,10 +72,12 @@ class DyingWriter(Writer):
         self.commits = 0
         self.dead = False
 
-    async def write(self, write: Write) -> Answer:
+    def _put(self, write: Write, *, at_once: bool = True) -> asyncio.Future[Answer]:
+        done = super()._put(write, at_once=at_once)
         if self.dead:
-            raise Death
-        return await super().write(write)
+            self._waiting.remove(write)
+            write.fail(Death())
+        return done
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         self.commits += 1
@@ -97,6 +99,7 @@ class DyingWriter(Writer):
 def _unheard(write: Write) -> Write:
     copy = Write(write.statement, write.params, write.landed, write.landed_params)
     copy.done = asyncio.get_running_loop().create_future()
+    copy.after = write.after
     return copy
 
 

@@ -106,13 +106,13 @@ async def test_an_error_of_one_write_fails_only_that_one(
 
 
 @contextlib.contextmanager
-def _locked(rows: Rows, run_id: UUID) -> Any:
+def locked(rows: Rows, run_id: UUID) -> Any:
     with rows.database.transaction() as connection:
         connection.execute("SELECT 1 FROM agentrun.runs WHERE id = %s FOR UPDATE", [run_id])
         yield
 
 
-def _blocked_backend(rows: Rows) -> int | None:
+def blocked_backend(rows: Rows) -> int | None:
     with psycopg.connect(rows.database.url, row_factory=scalar_row) as connection:
         return connection.execute(
             "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
@@ -129,11 +129,11 @@ async def test_a_connection_killed_in_the_middle_of_a_batch_doubles_nothing(rows
         *(requeue(rows, run_id) for run_id in runs[8:10]),
         *(completed(rows, run_id) for run_id in runs[10:]),
     ]
-    with _locked(rows, runs[-1]):
+    with locked(rows, runs[-1]):
         waiting = [asyncio.create_task(writer.write(write)) for write in writes]
-        await eventually(lambda: _blocked_backend(rows))
+        await eventually(lambda: blocked_backend(rows))
         with rows.database.connection() as connection:
-            connection.execute("SELECT pg_terminate_backend(%s)", [_blocked_backend(rows)])
+            connection.execute("SELECT pg_terminate_backend(%s)", [blocked_backend(rows)])
     answers = await asyncio.wait_for(asyncio.gather(*waiting), 10)
     assert all(answers)
     assert_exactly_once(rows, runs)
@@ -197,9 +197,9 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(rows: Rows) -> None:
 async def test_whoever_lost_the_lease_hears_so_at_once(rows: Rows, writer: Writer) -> None:
     """`abandon`: what is sent may land or not (the epoch decides), and what is not sent stays unsent."""
     blocked, other = sorted([rows.running(), rows.running()])
-    with _locked(rows, blocked):
+    with locked(rows, blocked):
         sent = asyncio.create_task(writer.write(record(rows, blocked, "sent")))
-        await eventually(lambda: _blocked_backend(rows))
+        await eventually(lambda: blocked_backend(rows))
         unsent = asyncio.create_task(writer.write(record(rows, blocked, "unsent")))
         unharmed = asyncio.create_task(writer.write(record(rows, other, "s")))
         await asyncio.sleep(0)

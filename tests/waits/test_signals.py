@@ -48,6 +48,22 @@ def token_of(client: Client, run_id: Any) -> str:
     return shown.result
 
 
+def test_an_answer_is_recorded_in_one_commit_with_what_follows(client: Client, go: Go, rows: Rows) -> None:
+    """The wait itself holds the answer, so nothing has to wait for the journal."""
+    run_id = client.enqueue("listen", 2)
+    assert go(run_id).status is Status.WAITING
+    client.signal(run_id, "go", 1)
+    client.signal(run_id, "go", 2)
+    assert go(run_id).result == [1, 2]
+    with rows.database.connection() as connection:
+        steps = connection.execute("SELECT key, xmin FROM agentrun.steps WHERE run_id = %s ORDER BY seq", [run_id])
+        recorded = steps.fetchall()
+        taken = connection.execute("SELECT xmin FROM agentrun.signals WHERE run_id = %s", [run_id]).fetchall()
+        ended = connection.execute("SELECT xmin FROM agentrun.runs WHERE id = %s", [run_id]).fetchall()
+    assert [row["key"] for row in recorded] == ["#1", "#2"]
+    assert [row["xmin"] for row in recorded] == [taken[0]["xmin"], ended[0]["xmin"]]
+
+
 def test_signals_that_come_early_are_kept_in_order(client: Client, go: Go) -> None:
     run_id = client.enqueue("listen", 4)
     for value in (1, 2):
