@@ -30,7 +30,7 @@ from agentrun.runtime.steps import Steps
 from agentrun.runtime.stepspec import StepSpec
 from agentrun.runtime.waits import Waits, WaitSpec
 from agentrun.settings import Settings
-from agentrun.store.writer import Write
+from agentrun.store.batches import Write
 
 
 def replay(journal: Journal, *, kinds: Registry = registry, settings: Settings | None = None) -> Replay:

@@ -28,10 +28,10 @@ from agentrun.runtime.steps import Steps
 from agentrun.runtime.stepspec import WriteUnknown, in_thread
 from agentrun.runtime.waits import Waits
 from agentrun.store import transitions
+from agentrun.store.batches import Write
 from agentrun.store.journal import REPLAY
 from agentrun.store.reads import CLAIM_LANDED, HELD, UNCLAIMED
 from agentrun.store.waits import OF_RUN
-from agentrun.store.writer import Write
 
 if TYPE_CHECKING:
     from agentrun.runtime.engine import Engine

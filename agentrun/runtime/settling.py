@@ -19,11 +19,11 @@ from agentrun.core.words import EventType, FailureClass, Outcome, Reason, Segmen
 from agentrun.runtime.lease import Lease
 from agentrun.runtime.luck import luck
 from agentrun.store import transitions
+from agentrun.store.batches import Write
 from agentrun.store.reads import FACTS, HELD, MOVE_LANDED
 from agentrun.store.sql import Statement
 from agentrun.store.sweeping import IN_FLIGHT
 from agentrun.store.waits import PARK
-from agentrun.store.writer import Write
 
 if TYPE_CHECKING:
     from agentrun.runtime.engine import Engine

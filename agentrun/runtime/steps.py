@@ -48,11 +48,11 @@ from agentrun.runtime.stepspec import (
     same_step,
 )
 from agentrun.store import journal
+from agentrun.store.batches import Write
 from agentrun.store.budgets import BUDGETS_EXCEEDED
 from agentrun.store.database import Database
 from agentrun.store.reads import HELD
 from agentrun.store.sql import Statement
-from agentrun.store.writer import Write
 
 LONGEST_PAUSE = 60.0
 """Seconds between the attempts of one step within a segment."""

@@ -33,9 +33,9 @@ from agentrun.runtime.settling import Report
 from agentrun.runtime.stepspec import ended_with, in_thread
 from agentrun.settings import Settings
 from agentrun.store import remote
+from agentrun.store.batches import Write
 from agentrun.store.offers import STATE
 from agentrun.store.sql import Statement
-from agentrun.store.writer import Write
 
 if TYPE_CHECKING:
     from agentrun.runtime.engine import Engine

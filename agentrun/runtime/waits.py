@@ -28,10 +28,10 @@ from agentrun.runtime.steps import Steps
 from agentrun.runtime.stepspec import ended_with, recorded_failure, same_step
 from agentrun.settings import Settings
 from agentrun.store import journal, signals, waits
+from agentrun.store.batches import Write
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.reads import CHILD_RESULT
 from agentrun.store.transitions import REDRIVE
-from agentrun.store.writer import Write
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, cast
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import psycopg
 from psycopg import AsyncConnection
-from pydantic_core import to_json
 
 from agentrun.core.outcome import LeaseLost
+from agentrun.store.batches import Rows, Sending, Write, sendings
 from agentrun.store.connect import broke, connect_async, type_of_row
-from agentrun.store.sql import Statement
 
 log = logging.getLogger("agentrun.store")
 
@@ -32,79 +28,11 @@ LARGEST_BATCH = 256
 SMALLEST_HALF = 16
 """Writes that are worth a transaction of their own, for the sake of computing meanwhile."""
 
-LARGEST_TOGETHER, LARGEST_ROW = 1_000_000, 100_000
-"""Characters of the rows of one statement; where they are more, those with a parameter of so many go alone."""
-
 A_MOMENT = 0.005
 """Seconds that a write for which nobody waits is kept for company."""
 
 LONGEST_PAUSE = 1.0
 """Seconds between attempts to reach the database."""
-
-Rows = list[type_of_row]
-
-
-@dataclass(slots=True, eq=False)
-class Write:
-    """One statement for one run. `landed` finds out, after a broken connection, whether it had committed."""
-
-    statement: Statement
-    params: Mapping[str, Any]
-    landed: Statement | None = None
-    landed_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    alone: bool = False
-    """It is not written together with others of its statement: it reaches beyond its own run."""
-
-    of_step: bool = False
-    """It is no segment's, but of whoever took a remote step: what becomes of the run's lease is nothing to it."""
-
-    after: Sequence[Write] = field(init=False, default=())
-    """What trails ahead of it, of the same segment: with these or later, and not where one was refused."""
-
-    done: asyncio.Future[Rows] = field(init=False)
-    seen: asyncio.Future[Rows] | None = field(init=False, default=None)
-    """A claim's rows, as soon as PostgreSQL has them; the others' come when they have committed."""
-
-    @property
-    def run_id(self) -> UUID:
-        return self.params["run_id"]
-
-    @property
-    def segment(self) -> tuple[UUID, int | None]:
-        """Whose it is: a run's under one epoch."""
-        return self.params["run_id"], self.params.get("epoch")
-
-    @property
-    def refused(self) -> BaseException | None:
-        """What is to be told to whoever comes after it; None where it was written, or is still to be."""
-        if not self.done.done():
-            return None
-        if self.done.cancelled():
-            return LeaseLost()
-        return self.done.exception() or (None if self.done.result() else LeaseLost())
-
-    @property
-    def stood(self) -> bool:
-        """Of a claim that is done: whether what committed is what was seen."""
-        if self.done.exception() is not None or self.seen is None:
-            return False
-        return [row["epoch"] for row in self.done.result()] == [row["epoch"] for row in self.seen.result()]
-
-    def see(self, rows: Rows) -> None:
-        if self.seen is not None and not self.seen.done():
-            self.seen.set_result(rows)
-
-    def answer(self, rows: Rows) -> None:
-        if self.seen is not None:
-            self.see(rows)
-        if not self.done.done():
-            self.done.set_result(rows)
-
-    def fail(self, error: BaseException) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-        if self.seen is not None and not self.seen.done():
-            self.seen.set_exception(error)
 
 
 class Writer:
@@ -280,13 +208,13 @@ class Writer:
         if len(batch) == 1 and batch[0].seen is not None:
             self._tell()
             return [await _seen_first(connection, batch[0])]
-        sendings = _sendings(batch)
-        if len(sendings) == 1 and len(batch) < SMALLEST_HALF:
+        statements = sendings(batch)
+        if len(statements) == 1 and len(batch) < SMALLEST_HALF:
             self._tell()
-            return await _one_statement(connection, sendings[0])
+            return await _one_statement(connection, statements[0])
         # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
         async with connection.pipeline():
-            sent = [(each, await connection.execute(each.statement.sql, each.params)) for each in sendings]
+            sent = [(each, await connection.execute(each.statement.sql, each.params)) for each in statements]
             # It is on its way, and PostgreSQL works on it. To wait for a sync here would be to wait for its end.
             self._tell()
         answers: list[Rows] = [[] for _ in batch]
@@ -325,87 +253,11 @@ class Writer:
         return self._connection
 
 
-Numbered = tuple[int, Write]
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """One statement of a batch: for one write, or for all that can be written by it together."""
-
-    statement: Statement
-    params: Mapping[str, Any]
-    writes: Sequence[Numbered]
-    """With their places in the batch."""
-
-    def answered(self, told: Rows) -> Iterator[tuple[int, Rows]]:
-        """Whose rows are whose. Of two answers for the same one, the last counts."""
-        of = self.statement
-        if not of.row_names:
-            yield self.writes[0][0], told
-        elif of.listing:
-            listed: dict[UUID, Rows] = {}
-            for row in told:
-                listed.setdefault(row["run_id"], []).append(row)
-            yield from ((nth, listed.get(write.run_id, [])) for nth, write in self.writes)
-        elif told and told[0].get("landed"):
-            yield from ((nth, told[:1]) for nth, _ in self.writes)
-        else:
-            places = {(write.run_id, write.params.get("key")): nth for nth, write in self.writes}
-            for row in sorted(told, key=lambda row: row.get("nth") is None):
-                nth: int | None = row.get("nth")
-                yield places[row["run_id"], row["key"]] if nth is None else nth, [row]
-
-
-def _sendings(batch: Sequence[Write]) -> list[Sending]:
-    """The batch's statements in their order: what comes after other writes stands at its end."""
-    numbered = list(enumerate(batch))
-    late = next((nth for nth, write in numbered if write.after), len(batch))
-    return [*_grouped(numbered[:late]), *_grouped(numbered[late:])]
-
-
-def _grouped(numbered: Sequence[Numbered]) -> list[Sending]:
-    """First what can be written by one statement together, then what goes by itself."""
-    groups: dict[Statement, list[Numbered]] = {}
-    alone: list[Numbered] = []
-    for each in numbered:
-        many = None if each[1].alone else each[1].statement.many
-        (alone if many is None else groups.setdefault(many, [])).append(each)
-    together: list[Sending] = []
-    for many, group in groups.items():
-        rows = _rows(many, group) if len(group) > 1 else ""
-        if len(rows) > LARGEST_TOGETHER:
-            # PostgreSQL has to hold, and parse, all of a document at once.
-            alone += [each for each in group if _is_large(each[1])]
-            group = [each for each in group if not _is_large(each[1])]
-            rows = _rows(many, group)
-        if len(group) > 1:
-            params = {**group[0][1].params, "rows": rows, "told_of": len(group)}
-            together.append(Sending(many, params, group))
-        else:
-            alone += group
-    alone.sort(key=itemgetter(0))
-    return together + [Sending(write.statement, write.params, [(nth, write)]) for nth, write in alone]
-
-
-def _rows(statement: Statement, group: Sequence[Numbered]) -> str:
-    names, only = statement.row_names, frozenset(statement.row_names)
-    values = cast("Callable[[Mapping[str, Any]], tuple[Any, ...]]", itemgetter(*names))
-
-    def row(params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return params if only == frozenset(params) else dict(zip(names, values(params), strict=True))
-
-    return to_json([{"nth": nth, **row(write.params)} for nth, write in group]).decode()
-
-
 async def _one_statement(connection: AsyncConnection[type_of_row], sending: Sending) -> list[Rows]:
     """Without a pipeline, whose beginning and end take longer than the statement."""
     cursor = await connection.execute(sending.statement.sql, sending.params)
     rows = dict(sending.answered(await cursor.fetchall()))
     return [rows.get(nth, []) for nth, _ in sending.writes]
-
-
-def _is_large(write: Write) -> bool:
-    return any(isinstance(value, str) and len(value) > LARGEST_ROW for value in write.params.values())
 
 
 async def _seen_first(connection: AsyncConnection[type_of_row], write: Write) -> Rows:

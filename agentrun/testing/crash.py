@@ -21,9 +21,10 @@ from agentrun.core.words import EventType, Status
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry
 from agentrun.settings import Settings
+from agentrun.store.batches import Rows as Answer
+from agentrun.store.batches import Write
 from agentrun.store.database import Database
-from agentrun.store.writer import Rows as Answer
-from agentrun.store.writer import Write, Writer
+from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
 
 MOST_COMMITS = 200

@@ -15,8 +15,8 @@ from pydantic_ai.usage import RequestUsage
 
 from agentrun import Client, Run, Status
 from agentrun.runtime.engine import Engine
+from agentrun.store.batches import Write
 from agentrun.store.database import Database
-from agentrun.store.writer import Write
 
 
 @pytest.fixture(autouse=True)

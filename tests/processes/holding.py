@@ -19,8 +19,9 @@ from uuid import UUID
 import psycopg
 
 from agentrun.runtime.current import CURRENT
+from agentrun.store.batches import Write
 from agentrun.store.database import Database
-from agentrun.store.writer import Write, Writer
+from agentrun.store.writer import Writer
 
 TABLES = """
 CREATE TABLE hold (run_id uuid PRIMARY KEY, at int, moment text);

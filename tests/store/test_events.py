@@ -9,8 +9,9 @@ from uuid import UUID
 
 from agentrun.core.words import Status, StepStatus
 from agentrun.store import journal, reads, transitions
+from agentrun.store.batches import Write
 from agentrun.store.reads import EVENTS, as_event
-from agentrun.store.writer import Write, Writer
+from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
 
 

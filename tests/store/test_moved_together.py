@@ -12,7 +12,8 @@ import pytest
 
 from agentrun.core.words import Effect, Status
 from agentrun.store import journal, transitions
-from agentrun.store.writer import Write, Writer
+from agentrun.store.batches import Write
+from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
 
 

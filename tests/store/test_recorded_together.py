@@ -10,7 +10,8 @@ import pytest
 
 from agentrun.core.words import Status
 from agentrun.store import journal, waits
-from agentrun.store.writer import Write, Writer
+from agentrun.store.batches import Write
+from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
 
 

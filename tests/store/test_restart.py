@@ -11,8 +11,9 @@ import pytest
 from agentrun.core.words import EventType, Status
 from agentrun.embedded.postgres import StopMode
 from agentrun.store import journal, reads, transitions
+from agentrun.store.batches import Write
 from agentrun.store.database import Database
-from agentrun.store.writer import Write, Writer
+from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
 from agentrun.testing.servers import Servers
 

@@ -15,7 +15,8 @@ from psycopg.rows import scalar_row
 from agentrun.core.outcome import LeaseLost
 from agentrun.core.words import Effect, EventType, Status
 from agentrun.store import journal, reads, transitions
-from agentrun.store.writer import Write, Writer
+from agentrun.store.batches import Write
+from agentrun.store.writer import Writer
 from agentrun.testing import until
 from agentrun.testing.proxy import Proxy
 from agentrun.testing.rows import Rows

@@ -13,9 +13,10 @@ import pytest
 from agentrun import Client, Context, Status, durable
 from agentrun.runtime.engine import Engine
 from agentrun.store import waits
+from agentrun.store.batches import Rows as Answer
+from agentrun.store.batches import Write
 from agentrun.store.births import CHILD_BORN
-from agentrun.store.writer import Rows as Answer
-from agentrun.store.writer import Write, Writer
+from agentrun.store.writer import Writer
 from agentrun.testing import until
 from tests.waits.conftest import Go
 

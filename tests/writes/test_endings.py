@@ -14,8 +14,8 @@ from agentrun import Client, Context, Reason, Settings, Status, SyncContext, dur
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry
 from agentrun.store import journal
+from agentrun.store.batches import Write
 from agentrun.store.database import Database
-from agentrun.store.writer import Write
 
 
 def run_in_background(engine: Engine, run_id: UUID) -> threading.Thread:
