@@ -47,7 +47,7 @@ going on. On a full queue it makes no difference."""
 LONGEST_LOOK = 0.005
 """Seconds that an idle consumer lets a run that it began have the process for itself, until it is claimed."""
 
-YOUNG = 10_000
+YOUNG = 30_000
 """New objects after which Python's collector looks for cycles: some milliseconds' work, and some megabytes at most."""
 
 MOST_BEGUN = 10_000
