@@ -63,7 +63,7 @@ class Writer:
             await asyncio.wait([claim.done])
             if not claim.stood:
                 raise LeaseLost
-        if self._trailing:
+        if self._trailing and not write.of_step:
             write.after = tuple(self._trailing.get(write.segment, ()))
         return await self._put(write)
 

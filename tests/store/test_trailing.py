@@ -80,6 +80,9 @@ async def test_what_follows_is_not_written_where_it_failed(rows: Rows, writer: W
     with pytest.raises(psycopg.Error):
         await writer.write(record(rows, run_id, "next"))
     assert told(rows, run_id) == ([], Status.RUNNING)
+    elsewhere = record(rows, run_id, "elsewhere")
+    elsewhere.of_step = True
+    assert await writer.write(elsewhere), "it is not the segment's"
     writer.forget(run_id, failing.params["epoch"])
     assert await writer.write(completed(rows, run_id)), "another segment of the run is free of it"
 
