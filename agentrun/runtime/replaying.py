@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
+from uuid import UUID
 
 from agentrun.core.codec import decode
 from agentrun.core.errors import NonDeterminism
@@ -87,6 +88,9 @@ class _Frontier:
             kind = write.params.get("step_kind") or write.params.get("kind")
             self.stop(str(key), f"{kind} {write.params.get('name')}")
         raise Parked
+
+    async def caught_up(self, run_id: UUID, epoch: int) -> None:
+        """Nothing was written."""
 
     def trail(self, write: Write) -> None:
         raise self.stop(str(write.params["key"]), f"{write.params['kind']} {write.params['name']}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import CoroutineType
 from typing import Any, Protocol, cast
+from uuid import UUID
 
 from agentrun.core.codec import digest, within
 from agentrun.core.errors import (
@@ -64,6 +65,8 @@ class JournalWriter(Protocol):
     async def write(self, write: Write) -> list[dict[str, Any]]: ...
 
     def trail(self, write: Write) -> None: ...
+
+    async def caught_up(self, run_id: UUID, epoch: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -367,7 +370,12 @@ class Steps:
 
         Nothing needs to be fenced or reconciled. Raises as `perform`; whatever the function raises rolls back.
         """
-        commit = functools.partial(in_thread, self.threads, self._committed, spec, function)
+
+        async def commit() -> Any:
+            # Its record takes another way than the journal's writer, and comes after what the segment wrote before.
+            await self.writer.caught_up(self.lease.run_id, self.lease.epoch)
+            return await in_thread(self.threads, self._committed, spec, function)
+
         return await self.perform(replace(spec, call=commit, recorded_by_call=True))
 
     def _committed(self, spec: StepSpec, function: Callable[..., Any]) -> Any:

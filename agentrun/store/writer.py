@@ -86,6 +86,17 @@ class Writer:
         # It goes with what is written next, whosever that is.
         self._loop.call_later(A_MOMENT, self._called.set)
 
+    async def caught_up(self, run_id: UUID, epoch: int) -> None:
+        """Wait until what trails is written: for what that segment writes over another connection.
+
+        Raises what the segment's next write would: LeaseLost where it was refused, psycopg.Error where it failed.
+        """
+        for write in tuple(self._trailing.get((run_id, epoch), ())):
+            self._called.set()
+            await asyncio.wait([write.done])
+            if refused := write.refused:
+                raise refused
+
     def forget(self, run_id: UUID, epoch: int) -> None:
         """That segment has ended: it writes no more."""
         self._trailing.pop((run_id, epoch), None)

@@ -100,6 +100,22 @@ async def test_what_follows_hears_of_a_lost_lease(rows: Rows, writer: Writer) ->
     assert await writer.write(completed(rows, run_id)), "whoever has the run now does not"
 
 
+async def test_another_connection_waits_for_it(rows: Rows, writer: Writer) -> None:
+    run_id, other = rows.running(), rows.running()
+    trailing, stale = record(rows, run_id, "answer"), record(rows, other, "answer")
+    stale.params = {**stale.params, "epoch": 0}
+    with locked(rows, run_id):
+        writer.trail(trailing)
+        caught_up = asyncio.ensure_future(writer.caught_up(*trailing.segment))  # type: ignore[arg-type]
+        await eventually(lambda: blocked_backend(rows))
+        assert not caught_up.done()
+    await caught_up
+    assert keys(rows, run_id) == ["answer"]
+    writer.trail(stale)
+    with pytest.raises(LeaseLost):
+        await writer.caught_up(other, 0)
+
+
 async def test_an_abandoned_segment_writes_neither(rows: Rows, writer: Writer) -> None:
     run_id = rows.running()
     writer.trail(record(rows, run_id, "answer"))

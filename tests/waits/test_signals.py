@@ -11,6 +11,7 @@ import pytest
 from agentrun import Actor, Client, Context, Scope, Status, durable
 from agentrun.core.errors import AlreadyDecided, NotAllowed, NotFound, WaitExpired
 from agentrun.settings import Settings
+from agentrun.store import writer
 from agentrun.testing.crash import CrashSweep, When
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked, Travel
@@ -62,6 +63,24 @@ def test_an_answer_is_recorded_in_one_commit_with_what_follows(client: Client, g
         ended = connection.execute("SELECT xmin FROM agentrun.runs WHERE id = %s", [run_id]).fetchall()
     assert [row["key"] for row in recorded] == ["#1", "#2"]
     assert [row["xmin"] for row in recorded] == [taken[0]["xmin"], ended[0]["xmin"]]
+
+
+def test_a_transaction_after_an_answer_is_recorded_after_it(
+    client: Client, go: Go, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "A_MOMENT", 60.0)  # nothing but what follows has the answer recorded
+
+    @durable("listen-and-transact")
+    async def listen(ctx: Context, _: None) -> Any:
+        answer = await ctx.signal("go")
+        return await ctx.transaction(lambda _: answer)
+
+    run_id = client.enqueue("listen-and-transact")
+    assert go(run_id).status is Status.WAITING
+    client.signal(run_id, "go", 1)
+    assert go(run_id).result == 1
+    ended = [event.data["key"] for event in client.events(run_id) if event.type == "step_completed"]
+    assert ended == ["#1", "#2"]
 
 
 def test_signals_that_come_early_are_kept_in_order(client: Client, go: Go) -> None:
