@@ -74,7 +74,7 @@ async def test_what_follows_is_not_written_where_it_failed(rows: Rows, writer: W
     failing = record(rows, run_id, "answer", result="no json")
     writer.trail(failing)
     if not at_once:
-        await asyncio.wait([failing.done])
+        await eventually(failing.done.done)
     with pytest.raises(psycopg.Error):
         await writer.write(completed(rows, run_id))
     with pytest.raises(psycopg.Error):
@@ -94,7 +94,7 @@ async def test_what_follows_hears_of_a_lost_lease(rows: Rows, writer: Writer) ->
     following = completed(rows, run_id)
     following.params = {**following.params, "epoch": 0}
     writer.trail(stale)
-    await asyncio.wait([stale.done])
+    await eventually(stale.done.done)
     with pytest.raises(LeaseLost):
         await writer.write(following)
     assert await writer.write(completed(rows, run_id)), "whoever has the run now does not"
