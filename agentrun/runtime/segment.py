@@ -31,7 +31,6 @@ from agentrun.store import transitions
 from agentrun.store.batches import Write
 from agentrun.store.journal import REPLAY
 from agentrun.store.reads import CLAIM_LANDED, HELD, UNCLAIMED
-from agentrun.store.waits import OF_RUN
 
 if TYPE_CHECKING:
     from agentrun.runtime.engine import Engine
@@ -183,18 +182,11 @@ async def _why_not(engine: Engine, run_id: UUID) -> Report:
 
 async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, resolutions: int) -> tuple[Steps, Waits]:
     """What earlier segments left. A run's first segment finds nothing, and does not ask."""
-    rows: list[dict[str, Any]] = []
     earlier = lease.epoch > 1 or resolutions > claimed["resolutions"]
-    known: dict[str, Mapping[str, Any]] | None = None if earlier else {}
-    if earlier:
-        asked = [Write(of, {"run_id": lease.run_id}) for of in ((REPLAY, OF_RUN) if resolutions else (REPLAY,))]
-        rows, *found = await asyncio.gather(*map(engine.writer.write, asked))
-        # Nothing was resolved yet: whether something is asked at all is seen when the body asks for it.
-        known = {row["step_key"]: row for row in found[0]} if found else None
     steps = Steps(
         writer=engine.writer,
         lease=lease,
-        recorded={row["key"]: row for row in rows},
+        recorded={},
         result_limit=engine.settings.max_result_bytes,
         default_lease=engine.settings.lease_seconds,
         database=engine.database,
@@ -204,10 +196,23 @@ async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, res
         owner=claimed["owner"],
         keep_arguments=engine.settings.record_arguments,
     )
-    return steps, Waits(
-        steps, known, resolutions, engine.publisher.soon, engine.settings, engine.registry,
+    waits = Waits(
+        steps, None if earlier else {}, resolutions, engine.publisher.soon, engine.settings, engine.registry,
         claimed["kind"],
     )  # fmt: skip
+    if earlier:
+        await _read(steps, waits)
+    return steps, waits
+
+
+async def _read(steps: Steps, waits: Waits) -> None:
+    replayed = steps.writer.write(Write(REPLAY, {"run_id": steps.lease.run_id}))
+    if waits.resolutions:
+        rows, _ = await asyncio.gather(replayed, waits.load())
+    else:
+        # Nothing was resolved yet: the waits are read when the body asks for one.
+        rows = await replayed
+    steps.recorded.update({row["key"]: row for row in rows})
 
 
 async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, waits: Waits) -> Ending:

@@ -92,7 +92,7 @@ class Waits:
             if there["status"] == StepStatus.COMPLETED:
                 return decoded(there["result"])
             raise _as_raised(recorded_failure(spec, there))
-        row = (await self._known()).get(spec.key)
+        row = (await self.load()).get(spec.key)
         if row is not None:
             _same_wait(spec, row)
             row = await self._anew(spec, row) if again or row["status"] == WaitStatus.CLOSED else row
@@ -105,12 +105,12 @@ class Waits:
 
     async def asked(self, key: str) -> bool:
         """Whether the step has asked, in this segment or an earlier one."""
-        return key in self.steps.recorded or key in await self._known()
+        return key in self.steps.recorded or key in await self.load()
 
     async def start(self, spec: WaitSpec) -> None:
         """Register the wait (and its child) without waiting for it yet."""
         self.steps.lease.check()
-        if spec.key not in self.steps.recorded and spec.key not in await self._known():
+        if spec.key not in self.steps.recorded and spec.key not in await self.load():
             await self._registered(spec)
 
     async def _anew(self, spec: WaitSpec, row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -158,7 +158,7 @@ class Waits:
             rows = [row for row in await self._all() if row["step_key"] == spec.key]
         if not rows:
             raise LeaseLost
-        (await self._known())[spec.key] = rows[0]
+        (await self.load())[spec.key] = rows[0]
         if spec.child is not None:
             child = spec.child
             self.wake(
@@ -207,13 +207,14 @@ class Waits:
 
     async def known(self, key: str) -> Mapping[str, Any] | None:
         """The step's wait as this segment found it, or None."""
-        return (await self._known()).get(key)
+        return (await self.load()).get(key)
 
     async def reloaded(self, key: str) -> list[Mapping[str, Any]]:
         """The step's wait as it is now: for a statement that may have been sent twice."""
         return [row for row in await self._all() if row["step_key"] == key]
 
-    async def _known(self) -> dict[str, Mapping[str, Any]]:
+    async def load(self) -> dict[str, Mapping[str, Any]]:
+        """The run's waits by step key, read once."""
         if self.rows is None:
             async with self._loading:
                 if self.rows is None:

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, cast
 from uuid import UUID
 
+from psycopg import AsyncConnection, AsyncCursor
 from pydantic_core import to_json
 
 from agentrun.core.outcome import LeaseLost
@@ -49,7 +50,7 @@ class Write:
     @property
     def segment(self) -> tuple[UUID, int | None]:
         """Whose it is: a run's under one epoch."""
-        return self.params["run_id"], self.params.get("epoch")
+        return self.run_id, self.params.get("epoch")
 
     @property
     def refused(self) -> BaseException | None:
@@ -78,10 +79,16 @@ class Write:
             self.done.set_result(rows)
 
     def fail(self, error: BaseException) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-        if self.seen is not None and not self.seen.done():
-            self.seen.set_exception(error)
+        for told in (self.done, self.seen):
+            if told is not None and not told.done():
+                told.set_exception(error)
+
+    def catch_up(self) -> None:
+        """Forget what is written of that which it comes after, and fail with what was refused of it."""
+        for first in self.after:
+            if refused := first.refused:
+                self.fail(refused)
+        self.after = [first for first in self.after if not first.done.done()] if self.after else ()
 
 
 Numbered = tuple[int, Write]
@@ -95,6 +102,9 @@ class Sending:
     params: Mapping[str, Any]
     writes: Sequence[Numbered]
     """With their places in the batch."""
+
+    async def send(self, connection: AsyncConnection[type_of_row]) -> AsyncCursor[type_of_row]:
+        return await connection.execute(self.statement.sql, self.params)
 
     def answered(self, told: Rows) -> Iterator[tuple[int, Rows]]:
         """Whose rows are whose. Of two answers for the same one, the last counts."""

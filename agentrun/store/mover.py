@@ -29,7 +29,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentrun.core.moves import Move
 from agentrun.core.words import FINAL, EventType, Status, WaitStatus
-from agentrun.store.sql import Statement, beside_key, compiled, now, param, recordset, word
+from agentrun.store.sql import Statement, any_of, beside_key, compiled, now, param, recordset, word
 from agentrun.store.tables import event_seq, moves, runs, waits
 
 RUN_ID = param("run_id", UUID)
@@ -86,12 +86,8 @@ def locked_rows(source: Status, names: Mapping[str, type[TypeEngine[Any]]]) -> C
 
 
 def locked_among(mine: CTE, *guards: ColumnElement[bool]) -> CTE:
-    """The runs that a recordset names, locked in the order of their ids.
-
-    By an array of ids: a join would have the planner guess how many there are, and it may scan them once for each run.
-    """
-    ids = func.array(select(mine.c.run_id).scalar_subquery())
-    named = select(runs.c.id, runs.c.epoch).where(runs.c.id == func.any(ids), *guards).order_by(runs.c.id)
+    """The runs that a recordset names, locked in the order of their ids."""
+    named = select(runs.c.id, runs.c.epoch).where(runs.c.id == any_of(mine.c.run_id), *guards).order_by(runs.c.id)
     return named.with_for_update(key_share=True).cte("locked")
 
 

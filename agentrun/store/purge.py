@@ -33,7 +33,7 @@ from agentrun.core.words import FINAL, Status, WaitStatus
 from agentrun.store.budgets import THIS_MONTH
 from agentrun.store.mover import BY, NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
-from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
+from agentrun.store.sql import Statement, any_of, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import moves, runs, spend, steps, sweeps, waits
 from agentrun.store.transitions import write_in_flight
 
@@ -83,14 +83,14 @@ def _purge() -> Statement:
     children are open, or for which an open wait waits; and a row that somebody has locked.
     """
     looked = _looked()
-    chosen = select(runs.c.id).where(runs.c.id == _among(looked), *_may_go())
+    chosen = select(runs.c.id).where(runs.c.id == any_of(looked.c.id), *_may_go())
     gone = chosen.with_for_update(skip_locked=True, of=runs).cte("gone").prefix_with("MATERIALIZED")
     # Waits, signals, episodes and notices go with their run by their foreign keys.
-    steps_gone = delete(steps).where(steps.c.run_id == _among(gone)).returning(steps.c.run_id).cte("steps_gone")
-    moves_gone = delete(moves).where(moves.c.run_id == _among(gone)).returning(moves.c.run_id).cte("moves_gone")
+    steps_gone = delete(steps).where(steps.c.run_id == any_of(gone.c.id)).returning(steps.c.run_id).cte("steps_gone")
+    moves_gone = delete(moves).where(moves.c.run_id == any_of(gone.c.id)).returning(moves.c.run_id).cte("moves_gone")
     # This month's spend still counts for its owner's budgets.
-    spent = delete(spend).where(spend.c.run_id == _among(gone), spend.c.day < THIS_MONTH).cte("spend_gone")
-    purged = delete(runs).where(runs.c.id == _among(gone)).returning(runs.c.id).cte("purged")
+    spent = delete(spend).where(spend.c.run_id == any_of(gone.c.id), spend.c.day < THIS_MONTH).cte("spend_gone")
+    purged = delete(runs).where(runs.c.id == any_of(gone.c.id)).returning(runs.c.id).cte("purged")
     told = (
         _count(purged).label("purged"),
         _count(steps_gone).label("steps"),
@@ -103,13 +103,8 @@ def _purge() -> Statement:
 def _purgeable() -> Statement:
     """The same without deleting anything: how many would go, were nobody to come in between."""
     looked = _looked()
-    chosen = select(runs.c.id).where(runs.c.id == _among(looked), *_may_go()).cte("gone")
+    chosen = select(runs.c.id).where(runs.c.id == any_of(looked.c.id), *_may_go()).cte("gone")
     return compiled("purgeable", select(_count(chosen).label("purged"), *_place(looked)))
-
-
-def _among(some: CTE) -> ColumnElement[Any]:
-    """By an array of ids: a join would have the planner guess how many there are, and it may scan whole tables."""
-    return func.any(func.array(select(some.c.id).scalar_subquery()))
 
 
 def _count(some: CTE) -> Any:

@@ -45,6 +45,7 @@ from agentrun.store.mover import (
 )
 from agentrun.store.sql import (
     Statement,
+    any_of,
     beside_key,
     compiled,
     compiled_many,
@@ -182,9 +183,8 @@ def _reopened(stored: Any) -> Any:
 
 def _locked_many(mine: CTE, *guards: ColumnElement[bool]) -> CTE:
     """The runs of a batch's steps, locked in the order of their ids, with what is said of each step."""
-    ids = func.array(select(mine.c.run_id).scalar_subquery())
     columns = (runs.c.id, runs.c.status, runs.c.owner, runs.c.kind, runs.c.priority)
-    named = select(*columns).where(runs.c.id == func.any(ids), IN_NAMESPACE, *guards)
+    named = select(*columns).where(runs.c.id == any_of(mine.c.run_id), IN_NAMESPACE, *guards)
     locked = named.order_by(runs.c.id).with_for_update(key_share=True).cte("locked")
     said = [mine.c[name] for name in mine.c.keys() if name != "run_id"]  # noqa: SIM118 - a column collection
     return select(locked, *said).join(mine, mine.c.run_id == locked.c.id).order_by(mine.c.nth).cte("held")

@@ -93,16 +93,20 @@ def compiled_many(name: str, element: Executable, row_names: Iterable[str]) -> S
 
 
 def listed(name: str, columns: tuple[ColumnElement[Any], ...], run_id: ColumnElement[Any]) -> Statement:
-    """These columns of all rows of the run that the parameter `run_id` names; or of many runs at once.
-
-    By an array of ids: to join the two, the planner would compare each with each.
-    """
+    """These columns of all rows of the run that the parameter `run_id` names; or of many runs at once."""
     mine = recordset("mine", {"run_id": UUID})
-    named = select(run_id.label("run_id"), *columns).where(
-        run_id == func.any(func.array(select(mine.c.run_id).scalar_subquery()))
-    )
-    many = Statement(f"{name}_many", named, None, ("run_id",), listing=True)
+    of_many = select(run_id.label("run_id"), *columns).where(run_id == any_of(mine.c.run_id))
+    many = Statement(f"{name}_many", of_many, None, ("run_id",), listing=True)
     return Statement(name, select(*columns).where(run_id == param("run_id", UUID)), many)
+
+
+def any_of(ids: ColumnElement[Any]) -> ColumnElement[Any]:
+    """One of the ids in a column of a CTE.
+
+    By an array: a join would have the planner guess how many there are, and it may scan whole tables, or one of the two
+    once for each row of the other.
+    """
+    return func.any(func.array(select(ids).scalar_subquery()))
 
 
 def recordset(name: str, columns: Mapping[str, TypeEngine[Any] | type[TypeEngine[Any]]]) -> CTE:

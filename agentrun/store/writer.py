@@ -17,7 +17,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from agentrun.core.outcome import LeaseLost
-from agentrun.store.batches import Rows, Sending, Write, sendings
+from agentrun.store.batches import Rows, Write, sendings
 from agentrun.store.connect import broke, connect_async, type_of_row
 
 log = logging.getLogger("agentrun.store")
@@ -189,16 +189,12 @@ class Writer:
             # What comes after another write never overtakes it.
             self._waiting.sort(key=lambda write: write.statement is not first or bool(write.after))
         batch, self._waiting = self._waiting[:size], self._waiting[size:]
-        # Locks are taken in the order of run ids, as everywhere else: two batches cannot deadlock.
+        for write in batch:
+            write.catch_up()
+        # Each statement locks in the order of run ids, as everywhere else. Where batches of several statements cross
+        # all the same, PostgreSQL ends one of them, which then goes one by one.
         batch.sort(key=lambda write: (bool(write.after), write.run_id))
-        return [write for write in batch if not self._ended(write)]
-
-    def _ended(self, write: Write) -> bool:
-        """Whether nobody waits for it any more, as nobody does for what comes after a write that was refused."""
-        for first in write.after:
-            if refused := first.refused:
-                write.fail(refused)
-        return write.done.done()
+        return [write for write in batch if not write.done.done()]
 
     async def _commit(self, batch: Sequence[Write]) -> None:
         try:
@@ -221,13 +217,15 @@ class Writer:
             return [await _seen_first(connection, batch[0])]
         statements = sendings(batch)
         if len(statements) == 1 and len(batch) < SMALLEST_HALF:
+            # A pipeline's beginning and end take longer than the statement.
             self._tell()
-            return await _one_statement(connection, statements[0])
-        # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
-        async with connection.pipeline():
-            sent = [(each, await connection.execute(each.statement.sql, each.params)) for each in statements]
-            # It is on its way, and PostgreSQL works on it. To wait for a sync here would be to wait for its end.
-            self._tell()
+            sent = [(statements[0], await statements[0].send(connection))]
+        else:
+            # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
+            async with connection.pipeline():
+                sent = [(each, await each.send(connection)) for each in statements]
+                # It is on its way, and PostgreSQL works on it. To wait for a sync here would be to wait for its end.
+                self._tell()
         answers: list[Rows] = [[] for _ in batch]
         for sending, cursor in sent:
             for nth, rows in sending.answered(await cursor.fetchall()):
@@ -235,7 +233,8 @@ class Writer:
         return answers
 
     async def _commit_alone(self, write: Write, *, unsure: bool) -> None:
-        while not self._ended(write):
+        write.catch_up()
+        while not write.done.done():
             try:
                 connection = await self._connected()
                 write.answer(await (_perhaps_again if unsure else _once)(connection, write))
@@ -262,13 +261,6 @@ class Writer:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
         return self._connection
-
-
-async def _one_statement(connection: AsyncConnection[type_of_row], sending: Sending) -> list[Rows]:
-    """Without a pipeline, whose beginning and end take longer than the statement."""
-    cursor = await connection.execute(sending.statement.sql, sending.params)
-    rows = dict(sending.answered(await cursor.fetchall()))
-    return [rows.get(nth, []) for nth, _ in sending.writes]
 
 
 async def _seen_first(connection: AsyncConnection[type_of_row], write: Write) -> Rows:

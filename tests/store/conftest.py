@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from agentrun.store.database import Database
+from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
 from agentrun.testing.servers import Servers
 
@@ -23,3 +25,10 @@ def shared_database(shared_servers: Servers) -> Iterator[Database]:
 @pytest.fixture(scope="module")
 def rows(shared_database: Database) -> Rows:
     return Rows(shared_database)
+
+
+@pytest.fixture
+async def writer(rows: Rows) -> AsyncIterator[Writer]:
+    writer = Writer(rows.database.url, name="writer of the test")
+    yield writer
+    await asyncio.wait_for(writer.close(), 5)

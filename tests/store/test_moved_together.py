@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
-
-import pytest
 
 from agentrun.core.words import Effect, Status
 from agentrun.store import journal, transitions
 from agentrun.store.batches import Write
 from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
-
-
-@pytest.fixture
-async def writer(rows: Rows) -> AsyncIterator[Writer]:
-    writer = Writer(rows.database.url, name="writer of the test")
-    yield writer
-    await asyncio.wait_for(writer.close(), 5)
 
 
 async def together(writer: Writer, *writes: Write) -> list[list[dict[str, Any]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,6 @@ from agentrun.store import journal, waits
 from agentrun.store.batches import Write
 from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
-
-
-@pytest.fixture
-async def writer(rows: Rows) -> AsyncIterator[Writer]:
-    writer = Writer(rows.database.url, name="writer of the test")
-    yield writer
-    await asyncio.wait_for(writer.close(), 5)
 
 
 async def together(writer: Writer, *writes: Write) -> list[bool]:

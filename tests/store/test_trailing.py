@@ -13,9 +13,7 @@ from agentrun.core.words import Status
 from agentrun.store.writer import LARGEST_BATCH, Writer
 from agentrun.testing.proxy import Proxy
 from agentrun.testing.rows import Rows
-from tests.store.test_writer import blocked_backend, completed, eventually, keys, locked, record, writer
-
-__all__ = ["writer"]
+from tests.store.test_writer import blocked_backend, completed, eventually, keys, locked, record
 
 
 def told(rows: Rows, run_id: UUID) -> tuple[list[str], str]:

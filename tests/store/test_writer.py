@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -20,13 +20,6 @@ from agentrun.store.writer import Writer
 from agentrun.testing import until
 from agentrun.testing.proxy import Proxy
 from agentrun.testing.rows import Rows
-
-
-@pytest.fixture
-async def writer(rows: Rows) -> AsyncIterator[Writer]:
-    writer = Writer(rows.database.url, name="writer of the test")
-    yield writer
-    await asyncio.wait_for(writer.close(), 5)
 
 
 def record(rows: Rows, run_id: UUID, key: str, **params: Any) -> Write:
