@@ -20,12 +20,12 @@ from uuid import UUID, uuid4
 
 from celery import Celery, signals
 from celery.backends.base import DisabledBackend
-from celery.worker.state import reserved_requests
 
 from agentrun.broker.about import about, queues_of
 from agentrun.broker.app import STEP, SWEEP, WAKE
 from agentrun.broker.consumer import Flushing
 from agentrun.broker.publisher import CeleryPublisher
+from agentrun.broker.slots import Slots
 from agentrun.core.errors import ConfigurationError
 from agentrun.core.wake import Wake
 from agentrun.runtime.engine import Engine
@@ -50,12 +50,6 @@ LONGEST_LOOK = 0.005
 YOUNG = 30_000
 """New objects after which Python's collector looks for cycles: some milliseconds' work, and some megabytes at most."""
 
-MOST_BEGUN = 10_000
-"""Segments that were begun and that no thread waits for yet."""
-
-SOON, AT_LAST = 0.002, 0.02
-"""Seconds between a task's last line and the moment at which Celery counts its slot as free: nearly always, always."""
-
 
 def register(app: Celery, settings: Settings | None = None) -> Celery:
     """Give an existing Celery application agentrun's tasks; returns it.
@@ -71,7 +65,7 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
     @app.task(name=WAKE, bind=True, ignore_result=True, backend=nowhere)
     def wake(task: Any, *args: object, **kwargs: object) -> str:
         delivery: dict[str, Any] = task.request.delivery_info or {}
-        return _in_a_line(process.wake(args, kwargs, queue=delivery.get("routing_key"), message=task.request.id))
+        return _in_a_line(process.wake(args, kwargs, queue=delivery.get("routing_key")))
 
     @app.task(name=STEP, bind=True, ignore_result=True, backend=nowhere)
     def step(task: Any, *args: object, **kwargs: object) -> str:
@@ -95,61 +89,42 @@ class Process:
         self._lock = threading.Lock()
         self._shutdown: Shutdown | None = None
         self._sweeping = threading.Lock()
-        self._hub: Any = None
-        self._freed = self._telling = False
-        self._begun: dict[str | None, Future[Report]] = {}
+        self._slots: Slots | None = None
         self._queues: tuple[str, ...] = ()
         self._about: Mapping[str, Any] = {}
 
     # ---- what the tasks do
 
-    def wake(
-        self,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        *,
-        queue: str | None = None,
-        message: str | None = None,
-    ) -> dict[str, Any]:
+    def wake(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
         """Execute a segment of the run that the message from `queue` names; garbage is one log line."""
         run_id = _only_uuid(args, kwargs)
         if run_id is None:
             log.warning("a wake that names no run was dropped (%d arguments)", len(args) + len(kwargs))
             return {"outcome": "garbage"}
-        engine, begun = self.engine(), self._begun.pop(message, None)
-        if engine.draining and begun is None:
+        engine = self.engine()
+        if engine.draining:
             engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain"))
             return {"outcome": "draining", "run": str(run_id)}
         try:
-            return (begun or engine.begin(run_id)).result().as_json()
+            return self._end_of(self._begun(engine, run_id)).as_json()
         except Exception:
             raise
         except BaseException:
             # SystemExit of a cold shutdown or a time limit: the run goes back before this process dies.
             engine.release(run_id)
             raise
-        finally:
-            self._slot_is_free(engine)
 
-    def received(self, sender: Any, request: Any, **_: object) -> None:
-        """A message has come for which there is a slot: begin, while Celery looks for a thread that waits for the end.
-
-        Two threads hand it on until then, for longer than the claim takes. `wake` picks up what was begun.
-        """
-        engine = self._engines.get(os.getpid())
-        if request.name != WAKE or request.eta or engine is None or engine.draining:
-            return
-        run_id = _only_uuid(tuple(request.args), request.kwargs)
-        if run_id is None or len(reserved_requests) >= sender.pool.num_processes:
-            return
-        if len(self._begun) >= MOST_BEGUN:
-            # Messages that were revoked after they had come: nobody picks these up.
-            self._begun = {name: begun for name, begun in self._begun.items() if not begun.done()}
+    def _begun(self, engine: Engine, run_id: UUID) -> Future[Report]:
+        if self._slots is None or self._slots.taken > 1:
+            return engine.begin(run_id)
+        # Nothing else is going on. Two threads that compute hinder each other, and this one is not in a hurry.
         claimed = threading.Event()
-        self._begun[request.id] = engine.begin(run_id, claimed=claimed.set)
-        if not reserved_requests:
-            # Nothing else is going on. Two threads that compute hinder each other, and this one is not in a hurry.
-            claimed.wait(LONGEST_LOOK)
+        begun = engine.begin(run_id, claimed=claimed.set)
+        claimed.wait(LONGEST_LOOK)
+        return begun
+
+    def _end_of(self, begun: Future[Report]) -> Report:
+        return begun.result() if self._slots is None else self._slots.end_of(begun)
 
     def step(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
         """Take and execute the remote step that the message from `queue` names; garbage is one log line."""
@@ -163,36 +138,12 @@ class Process:
             engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain", step_key=key))
             return {"outcome": "draining", "run": str(run_id)}
         try:
-            return engine.run_step(run_id, key).as_json()
+            return self._end_of(engine.begin_step(run_id, key)).as_json()
         except Exception:
             raise
         except BaseException:
             engine.release_step(run_id, key)
             raise
-        finally:
-            self._slot_is_free(engine)
-
-    def _slot_is_free(self, engine: Engine) -> None:
-        """Tell the consumer. With all slots taken it sleeps up to a second, and a pool thread that ends is no event."""
-        self._freed = True
-        if self._hub is not None and not self._telling:
-            self._telling = True
-            engine.loop.call_soon_threadsafe(self._tell_later, engine, SOON)
-
-    def _tell_later(self, engine: Engine, seconds: float) -> None:
-        engine.loop.call_later(seconds, self._tell, engine, seconds)
-
-    def _tell(self, engine: Engine, waited: float) -> None:
-        """On the loop, while slots become free, and once more: Celery counts one only when its task has returned."""
-        freed, self._freed = self._freed, False
-        self._hub.call_soon(_nothing)
-        if freed or waited == SOON:
-            self._tell_later(engine, SOON if freed else AT_LAST)
-            return
-        self._telling = False
-        if self._freed:
-            # Between the two lines above, somebody saw that it was being told.
-            self._slot_is_free(engine)
 
     def sweep(self) -> dict[str, Any]:
         """One sweep; a second one in the same process at the same time is left out."""
@@ -267,16 +218,16 @@ class Process:
     def _on_ready(self, sender: Any = None, **_: object) -> None:
         pool = getattr(sender, "pool", None)
         if type(pool).__module__.endswith(".thread"):
-            self._hub = getattr(sender, "hub", None)
+            if (hub := getattr(sender, "hub", None)) is not None:
+                self._slots = Slots.of(pool, hub, (WAKE, STEP))
             Flushing.begin(sender)
-            signals.task_received.connect(self.received, weak=False)
             sys.setswitchinterval(TURN)
         if pool is not None and type(pool).__module__.endswith("prefork"):
             return
         if pool is not None:
             # A cold shutdown ends tasks with their processes. Celery's threads cannot be ended like that, and it would
             # stop halfway with a NotImplementedError, its threads going on.
-            pool.terminate_job = self._on_cold_shutdown
+            pool.terminate_job = self._terminate
         self.engine().announce()
         _collect_less()
 
@@ -301,9 +252,15 @@ class Process:
         """Celery says that it shuts down only when the soft shutdown's time is over: that time is the drain's."""
         self._on_shutting_down()
         wait()
+        if self._slots is not None:
+            self._slots.go_on()
 
-    def _on_cold_shutdown(self, *_: object) -> None:
-        self.engine().drain(within=0.0)
+    def _terminate(self, *_: object) -> None:
+        engine = self.engine()
+        if not engine.draining:
+            # `revoke --terminate`, Flower's button: by that, the process would give up all that it does.
+            raise NotImplementedError("a run does not end with its message: `agentrun cancel RUN` ends it")
+        engine.drain(within=0.0)
 
     def _on_end(self, **_: object) -> None:
         engine = self._engines.pop(os.getpid(), None)
@@ -353,10 +310,6 @@ def _collect_less() -> None:
 def _in_a_line(report: Mapping[str, Any]) -> str:
     """For Celery's log and Flower. Celery makes a shortened text of every result, which takes long of a dictionary."""
     return " ".join(f"{name}={value}" for name, value in report.items() if value not in (None, ""))
-
-
-def _nothing() -> None:
-    """Wakes a loop up."""
 
 
 def _only_uuid(args: tuple[object, ...], kwargs: dict[str, object]) -> UUID | None:

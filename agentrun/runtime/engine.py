@@ -120,7 +120,11 @@ class Engine:
 
     def run_step(self, run_id: UUID, key: str) -> Report:
         """Take and execute one remote step and wait for its end. For worker threads."""
-        return self.submit(run_step(self, run_id, key)).result()
+        return self.begin_step(run_id, key).result()
+
+    def begin_step(self, run_id: UUID, key: str) -> Future[Report]:
+        """Take and execute one remote step; what becomes of it."""
+        return self.submit(run_step(self, run_id, key))
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the engine's loop."""
