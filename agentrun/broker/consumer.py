@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from celery import bootsteps
+from celery.worker.state import reserved_requests
 from kombu.transport import virtual
 from kombu.transport.redis import QoS
-from kombu.utils.json import dumps
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
+from redis.exceptions import ResponseError
+
+log = logging.getLogger("agentrun.worker")
 
 A_MOMENT = 0.025
 """Seconds within which most messages are acknowledged."""
+
+BUSY = 0.005
+"""Seconds between two messages, where others are likely to wait already."""
+
+MOST_AT_ONCE = 8
+"""Messages that a consumer takes in one go: it takes them from other workers."""
 
 
 class OneClient(bootsteps.StartStopStep):
@@ -33,6 +45,7 @@ class OneClient(bootsteps.StartStopStep):
             before = channel.qos
             before._on_collect.cancel()  # noqa: SLF001
             channel._qos = Held(channel, before.prefetch_count, parent.hub, before.can_consume)  # noqa: SLF001
+            channel.handlers["BRPOP"] = Several(channel, parent).read
 
 
 class Held(QoS):
@@ -104,6 +117,49 @@ class Held(QoS):
                     pipe.zrem(self.unacked_index_key, *gone)
                     pipe.hdel(self.unacked_key, *gone)
                 pipe.execute()
+
+
+class Several:
+    """Takes what waits behind a message along with it, where messages come thick and fast.
+
+    kombu asks for each message by itself: for four tenths of the time that the consumer spends on it.
+    """
+
+    def __init__(self, channel: Any, consumer: Any) -> None:
+        self._channel, self._consumer = channel, consumer
+        self._one = channel.handlers["BRPOP"]
+        # Redis has known the command since version 7, and kombu puts no prefix before its keys.
+        self._possible = not channel.global_keyprefix
+        self._last = 0.0
+
+    def read(self, **options: Any) -> Any:
+        """Called by the hub when there is an answer: a message, or none within kombu's own timeout (kombu's Empty)."""
+        found = self._one(**options)
+        last, self._last = self._last, time.monotonic()
+        if self._possible and self._last - last < BUSY:
+            self._take(min(MOST_AT_ONCE, self._room()))
+        return found
+
+    def _room(self) -> int:
+        # As Celery itself decides whether to ask for another one.
+        most = getattr(self._consumer.controller, "max_concurrency", None) or self._consumer.pool.num_processes
+        return most - len(reserved_requests)
+
+    def _take(self, most: int) -> None:
+        if most <= 0 or not self._channel.active_queues:
+            return
+        queues = self._channel._queue_cycle.consume(len(self._channel.active_queues))  # noqa: SLF001 - as for one
+        keys = [self._channel._q_for_pri(queue, step) for step in self._channel.priority_steps for queue in queues]  # noqa: SLF001
+        try:
+            with self._channel.conn_or_acquire() as client:
+                key, messages = client.lmpop(len(keys), *keys, direction="RIGHT", count=most) or (b"", ())
+        except ResponseError as error:
+            log.debug("messages are taken one by one: %s", error)
+            self._possible = False
+            return
+        queue = bytes_to_str(key).rsplit(self._channel.sep, 1)[0]
+        for message in messages:
+            self._channel.connection._deliver(loads(bytes_to_str(message)), queue)  # noqa: SLF001
 
 
 class Flushing:
