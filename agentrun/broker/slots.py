@@ -48,6 +48,11 @@ class Slots:
         """How many tasks there are that have begun and not ended."""
         return len(self._taken)
 
+    @property
+    def full(self) -> bool:
+        """Whether a task that comes now has to wait for a slot."""
+        return bool(self._later) or len(self._taken) >= self._pool.limit
+
     def apply(self, target: Callable[..., Any], args: Any = (), kwargs: Any = None, **options: Any) -> Any:
         """Execute a task that came in: here if it is one of ours, in a thread of the pool otherwise."""
         if args[0] not in self._tasks or threading.get_ident() != self._thread:

@@ -65,7 +65,7 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
     @app.task(name=WAKE, bind=True, ignore_result=True, backend=nowhere)
     def wake(task: Any, *args: object, **kwargs: object) -> str:
         delivery: dict[str, Any] = task.request.delivery_info or {}
-        return _in_a_line(process.wake(args, kwargs, queue=delivery.get("routing_key")))
+        return _in_a_line(process.wake(args, kwargs, queue=delivery.get("routing_key"), message=task.request.id))
 
     @app.task(name=STEP, bind=True, ignore_result=True, backend=nowhere)
     def step(task: Any, *args: object, **kwargs: object) -> str:
@@ -90,23 +90,31 @@ class Process:
         self._shutdown: Shutdown | None = None
         self._sweeping = threading.Lock()
         self._slots: Slots | None = None
+        self._begun: tuple[str, Future[Report]] | None = None
         self._queues: tuple[str, ...] = ()
         self._about: Mapping[str, Any] = {}
 
     # ---- what the tasks do
 
-    def wake(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
+    def wake(
+        self,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        *,
+        queue: str | None = None,
+        message: str | None = None,
+    ) -> dict[str, Any]:
         """Execute a segment of the run that the message from `queue` names; garbage is one log line."""
         run_id = _only_uuid(args, kwargs)
         if run_id is None:
             log.warning("a wake that names no run was dropped (%d arguments)", len(args) + len(kwargs))
             return {"outcome": "garbage"}
-        engine = self.engine()
-        if engine.draining:
+        engine, ahead = self.engine(), self._ahead(message)
+        if engine.draining and ahead is None:
             engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain"))
             return {"outcome": "draining", "run": str(run_id)}
         try:
-            return self._end_of(self._begun(engine, run_id)).as_json()
+            return self._end_of(ahead or engine.begin(run_id)).as_json()
         except Exception:
             raise
         except BaseException:
@@ -114,14 +122,27 @@ class Process:
             engine.release(run_id)
             raise
 
-    def _begun(self, engine: Engine, run_id: UUID) -> Future[Report]:
-        if self._slots is None or self._slots.taken > 1:
-            return engine.begin(run_id)
-        # Nothing else is going on. Two threads that compute hinder each other, and this one is not in a hurry.
+    def received(self, request: Any, **_: object) -> None:
+        """A message has come, and a slot is free: the run begins, and then Celery makes a task of the message."""
+        engine = self._engines.get(os.getpid())
+        if request.name != WAKE or request.eta or engine is None or engine.draining:
+            return
+        run_id = _only_uuid(tuple(request.args), request.kwargs)
+        if run_id is None or self._slots is None or self._slots.full:
+            return
         claimed = threading.Event()
-        begun = engine.begin(run_id, claimed=claimed.set)
-        claimed.wait(LONGEST_LOOK)
-        return begun
+        # One is enough: what comes next in this thread is that task. Where Celery thinks otherwise, nobody asks for it.
+        self._begun = request.id, engine.begin(run_id, claimed=claimed.set)
+        if not self._slots.taken:
+            # Nothing else is going on. Two threads that compute hinder each other, and this one is not in a hurry.
+            claimed.wait(LONGEST_LOOK)
+
+    def _ahead(self, message: str | None) -> Future[Report] | None:
+        begun = self._begun
+        if begun is None or begun[0] != message:
+            return None
+        self._begun = None
+        return begun[1]
 
     def _end_of(self, begun: Future[Report]) -> Report:
         return begun.result() if self._slots is None else self._slots.end_of(begun)
@@ -220,6 +241,7 @@ class Process:
         if type(pool).__module__.endswith(".thread"):
             if (hub := getattr(sender, "hub", None)) is not None:
                 self._slots = Slots.of(pool, hub, (WAKE, STEP))
+                signals.task_received.connect(self.received, weak=False)
             Flushing.begin(sender)
             sys.setswitchinterval(TURN)
         if pool is not None and type(pool).__module__.endswith("prefork"):
