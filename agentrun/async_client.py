@@ -15,7 +15,11 @@ from agentrun.client import Client, RunId, as_uuid, result_of, seconds_of
 from agentrun.core.actors import Actor
 from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep
 from agentrun.runtime.commands import Wishes
+from agentrun.runtime.together import Together
 from agentrun.store.borrowed import enqueue_in_async
+
+MOST_TOGETHER = 32
+"""Signals in one transaction: their runs are locked for as long as that takes, some milliseconds."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +31,7 @@ class AsyncClient:
     def __init__(self, **options: Any) -> None:
         self._client = Client(**options)
         self._threads = ThreadPoolExecutor(self._client.settings.max_connections, thread_name_prefix="agentrun client")
+        self._signals = Together(self._client.answers.send, self._threads, most=MOST_TOGETHER)
 
     async def enqueue(self, kind: str, request: Any = None, *, connection: Any = None, **wishes: Any) -> UUID:
         """As Client.enqueue; `connection` may be an asynchronous SQLAlchemy or psycopg connection."""
@@ -95,9 +100,21 @@ class AsyncClient:
         """As Client.submit_input."""
         return await self._call(functools.partial(self._client.submit_input, run_id, data, by=by, **answer))
 
-    async def signal(self, run_id: RunId, name: str, payload: Any = None, **options: Any) -> Run:
-        """As Client.signal."""
-        return await self._call(functools.partial(self._client.signal, run_id, name, payload, **options))
+    async def signal(
+        self,
+        run_id: RunId,
+        name: str,
+        payload: Any = None,
+        *,
+        by: Actor | str = "client",
+        expires: float | timedelta | None = None,
+    ) -> Run:
+        """As Client.signal. Of many at once, those that come while others are sent go together, in one transaction."""
+        answers = self._client.answers
+        check = functools.partial(answers.checked_signal, as_uuid(run_id), name, payload, by=by, expires=expires)
+        # An actor's rights are read first, in a thread; a plain name has none to be read.
+        signal = check() if isinstance(by, str) and self._client.commands.actor is None else await self._call(check)
+        return await asyncio.wrap_future(self._signals.submit(signal))
 
     async def signals(self, run_id: RunId | None = None, **options: Any) -> Sequence[Mapping[str, Any]]:
         """As Client.signals."""

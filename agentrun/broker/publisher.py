@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID, uuid4
 
 from agentrun.broker.hints import Hints
@@ -27,6 +27,9 @@ log = logging.getLogger("agentrun.broker")
 LARGEST_BATCH = 500
 """Wakes in one pipeline."""
 
+BUSY, A_MOMENT = 0.01, 0.003
+"""Seconds between hints, where others are likely to follow; and for which they are kept for those, then."""
+
 
 class CeleryPublisher:
     """Sends wakes through one connection per process and thread-safe; a broker that is away costs a bounded time."""
@@ -37,9 +40,10 @@ class CeleryPublisher:
         self._connection: Connection | None = None
         self._producer: Producer | None = None
         self._away_until = 0.0
-        self._soon: queue.SimpleQueue[Wake | UUID | None] = queue.SimpleQueue()
+        self._soon: queue.SimpleQueue[Wake | Literal["hints"] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._hints = Hints(settings)
+        self._hints, self._ended, self._hinted = Hints(settings), list[UUID](), 0.0
+        self._ending = threading.Lock()
 
     def wake(self, *wakes: Wake) -> int:
         """Send wakes; returns how many were sent. Stops at the first failure: the rest is the sweep's."""
@@ -67,8 +71,12 @@ class CeleryPublisher:
 
     def settled(self, run_id: UUID) -> None:
         """Hint in the background to whoever waits for the run's end."""
-        self._soon.put(run_id)
-        self._start()
+        with self._ending:
+            self._ended.append(run_id)
+            first = len(self._ended) == 1
+        if first:
+            self._soon.put("hints")
+            self._start()
 
     def depth(self, queue: str) -> int | None:
         """How many messages wait in a queue, over all priorities; None where the broker cannot be asked."""
@@ -173,9 +181,19 @@ class CeleryPublisher:
                 while len(items) < LARGEST_BATCH:
                     items.append(self._soon.get_nowait())
             self.wake(*(item for item in items if isinstance(item, Wake)))
-            self._hints.settled(*(item for item in items if isinstance(item, UUID)))
+            if "hints" in items:
+                self._hint()
             if None in items:
                 return
+
+    def _hint(self) -> None:
+        """One round trip for all that end in a moment: the interpreter is asked for once, and not for each of them."""
+        if time.monotonic() - self._hinted < BUSY:
+            time.sleep(A_MOMENT)  # noqa: TID251 - nothing tells that others follow
+        with self._ending:
+            ended, self._ended = self._ended, []
+        self._hints.settled(*ended)
+        self._hinted = time.monotonic()
 
 
 def _away() -> tuple[type[Exception], ...]:

@@ -6,12 +6,22 @@ cannot be recorded releases nothing; of two at once, one wins and the other hear
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from agentrun.core.actors import Actor, Scope, asked_of, may_read, require
 from agentrun.core.codec import decode
-from agentrun.core.errors import AlreadyDecided, Forbidden, InvalidAnswer, InvalidRequest, NotAllowed, NotFound
+from agentrun.core.errors import (
+    AlreadyDecided,
+    Forbidden,
+    InvalidAnswer,
+    InvalidRequest,
+    NamespaceMismatch,
+    NotAllowed,
+    NotFound,
+)
 from agentrun.core.records import Run
 from agentrun.core.words import WaitKind, WaitStatus
 from agentrun.runtime.checks import checked_name, checked_seconds
@@ -22,6 +32,15 @@ from agentrun.runtime.verbs import token_digest
 from agentrun.store import signals, waits
 from agentrun.store.connect import type_of_row
 from agentrun.store.reads import RUN_BY_ID
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal that was checked, and who sends it."""
+
+    run_id: UUID
+    by: Actor | str
+    params: Mapping[str, Any]
 
 
 class Answers(Unanswered):
@@ -87,6 +106,13 @@ class Answers(Unanswered):
         It is kept for `expires` seconds (or a timedelta), else for as long as the settings say. Raises NotFound,
         Forbidden, InvalidRequest, NotAllowed where the run has ended.
         """
+        (answer,) = self.send([self.checked_signal(run_id, name, payload, by=by, expires=expires)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def checked_signal(self, run_id: UUID, name: str, payload: Any, *, by: Actor | str, expires: Any = None) -> Signal:
+        """What `send` takes; nothing is stored yet. Raises as `signal`, but for the run that has ended."""
         actor = self._commands.actor or by
         # A plain name is not checked, and then nothing has to be read first.
         sender = actor if isinstance(actor, str) else self._may(run_id, by, Scope.INPUT)[2]
@@ -95,14 +121,27 @@ class Answers(Unanswered):
         kept = checked_seconds("expires", expires)
         if kept is None:
             kept = self._commands.settings.signal_expires_seconds or None
-        params = answer.params() | self._namespace | {"run_id": run_id, "name": name, "payload": answer.text}
-        asked = (waits.LOCK, signals.SEND, RUN_BY_ID)
-        _, sent, row = self._database.together(*asked, params=params | {"expires_in": kept})
-        run = self._commands.known(run_id, row[0] if row else None, asking=actor)
+        given = {"run_id": run_id, "name": name, "payload": answer.text, "expires_in": kept}
+        return Signal(run_id, actor, answer.params() | self._namespace | given)
+
+    def send(self, asked: Sequence[Signal]) -> list[Run | Exception]:
+        """Send signals, all in one transaction. Of each its run, or NotFound, NamespaceMismatch, NotAllowed."""
+        lock = waits.LOCK, {"run_ids": sorted({signal.run_id for signal in asked})}
+        sends = [(signals.SEND, signal.params) for signal in asked]
+        reads = [(RUN_BY_ID, {"run_id": signal.run_id}) for signal in asked]
+        _, *rows = self._database.together(lock, *sends, *reads)
+        sent, read = rows[: len(asked)], rows[len(asked) :]
+        self._wake([moved for each in sent for moved in each if moved["id"] is not None])
+        return [self._sent(*each) for each in zip(asked, sent, read, strict=True)]
+
+    def _sent(self, signal: Signal, sent: list[type_of_row], read: list[type_of_row]) -> Run | Exception:
+        try:
+            run = self._commands.known(signal.run_id, read[0] if read else None, asking=signal.by)
+        except (NotFound, NamespaceMismatch) as error:
+            return error
         if not sent:
-            raise NotAllowed(f"run `{run_id}` is {run.status}; nobody there will wait for a signal any more")
-        self._wake([moved for moved in sent if moved["id"] is not None])
-        return self._commands.shown_as(run, actor)
+            return NotAllowed(f"run `{run.id}` is {run.status}; nobody there will wait for a signal any more")
+        return self._commands.shown_as(run, signal.by)
 
     def webhook(self, token: str, payload: Any) -> Run:
         """Resolve the one wait that the token belongs to. Raises NotFound for an unknown token, AlreadyDecided.

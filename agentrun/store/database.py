@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -58,20 +58,27 @@ class Database:
         with self.connection() as connection:
             return connection.execute(statement.sql, params).fetchall()
 
-    def together(self, *statements: Statement, params: Mapping[str, Any]) -> list[list[type_of_row]]:
+    def together(self, *asked: tuple[Statement, Mapping[str, Any]]) -> list[list[type_of_row]]:
         """The rows of each of several statements, sent at once and committed together.
 
-        Sent only once: where the connection breaks meanwhile, nobody knows whether they were committed, and
-        psycopg.OperationalError says so. Raises SchemaMismatch and ConfigurationError as `rows`.
+        Sent again only where PostgreSQL has undone them to end a deadlock. Where the connection breaks, nobody
+        knows whether they were committed, and psycopg.OperationalError says so. Raises SchemaMismatch and
+        ConfigurationError as `rows`.
         """
-        try:
-            with self.connection() as connection:
-                # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
-                with connection.pipeline():
-                    cursors = [connection.execute(statement.sql, params) for statement in statements]
-                return [cursor.fetchall() for cursor in cursors]
-        except psycopg.ProgrammingError as error:
-            raise explained(error) or error from None
+        while True:
+            try:
+                return self._together(asked)
+            except psycopg.errors.DeadlockDetected:
+                continue
+            except psycopg.ProgrammingError as error:
+                raise explained(error) or error from None
+
+    def _together(self, asked: Sequence[tuple[Statement, Mapping[str, Any]]]) -> list[list[type_of_row]]:
+        with self.connection() as connection:
+            # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
+            with connection.pipeline():
+                cursors = [connection.execute(statement.sql, params) for statement, params in asked]
+            return [cursor.fetchall() for cursor in cursors]
 
     def row(self, statement: Statement, params: Mapping[str, Any] | None = None) -> type_of_row | None:
         """The first row, or None."""

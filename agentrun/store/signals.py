@@ -55,7 +55,7 @@ def _take_signal() -> Statement:
 
 
 def _send() -> Statement:
-    """A signal for a run that `lock_run` has locked in the same transaction. It is counted as every resolution is.
+    """A signal for a run that `lock_runs` has locked in the same transaction. It is counted as every resolution is.
 
     It answers the oldest open wait for its name, and a parked run goes back to the queue; where nobody waits for it, it
     is kept. Returns what to wake, in `id` and others, or NULLs. Refuses: the run has ended, or is in another namespace.

@@ -137,8 +137,10 @@ def _count() -> Statement:
 
 
 def _lock() -> Statement:
-    """First of a signal's two: lock the run's row, so that the second sees what is asked now. Guards nothing itself."""
-    return compiled("lock_run", select(runs.c.id).where(runs.c.id == RUN_ID).with_for_update(key_share=True))
+    """First of a signal's two: lock the rows of the runs, in the order of their ids, so that the second sees what is
+    asked now. Guards nothing itself."""
+    named = select(runs.c.id).where(runs.c.id == func.any(param("run_ids", ARRAY(UUID)))).order_by(runs.c.id)
+    return compiled("lock_runs", named.with_for_update(key_share=True))
 
 
 def _close(status: WaitStatus) -> Statement:

@@ -1,4 +1,4 @@
-"""A run begins when its message comes, where a slot is free; the task that Celery makes of it picks up what was begun."""
+"""A run begins when its message comes, where a slot is free; the task that Celery makes of it picks that up."""
 
 from __future__ import annotations
 

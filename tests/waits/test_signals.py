@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from agentrun import Actor, Client, Context, Scope, Status, durable
-from agentrun.core.errors import AlreadyDecided, NotAllowed, NotFound, WaitExpired
+from agentrun import Actor, AsyncClient, Client, Context, Scope, Status, durable
+from agentrun.core.errors import AlreadyDecided, InvalidRequest, NotAllowed, NotFound, WaitExpired
 from agentrun.settings import Settings
 from agentrun.store import writer
 from agentrun.testing.crash import CrashSweep, When
@@ -81,6 +83,29 @@ def test_a_transaction_after_an_answer_is_recorded_after_it(
     assert go(run_id).result == 1
     ended = [event.data["key"] for event in client.events(run_id) if event.type == "step_completed"]
     assert ended == ["#1", "#2"]
+
+
+async def test_signals_sent_at_once_go_together_each_with_its_own_answer(
+    client: Client, settings: Settings, parked: Parked, go: Go, rows: Rows
+) -> None:
+    listening, ended = [parked("listen", 2) for _ in range(12)], parked("listen", 1)
+    client.cancel(ended)
+    sent = [(run_id, value) for run_id in listening for value in (1, 2)]
+    async with AsyncClient(settings=settings) as together:
+        refused = asyncio.gather(
+            together.signal(ended, "go"), together.signal(UUID(int=7), "go"), return_exceptions=True
+        )
+        answers = await asyncio.gather(*(together.signal(run_id, "go", value) for run_id, value in sent))
+        assert [type(error) for error in await refused] == [NotAllowed, NotFound]
+        with pytest.raises(InvalidRequest):
+            await together.signal(listening[0], "")
+    assert [run.id for run in answers] == [run_id for run_id, _ in sent]
+    with rows.database.connection() as connection:
+        found = connection.execute(
+            "SELECT DISTINCT xmin::text FROM agentrun.waits WHERE status = 'resolved'"
+        ).fetchall()
+    assert len(found) < len(listening) / 2, "in a few transactions"
+    assert [go(run_id).result for run_id in listening] == [[1, 2]] * len(listening), "in order"
 
 
 def test_signals_that_come_early_are_kept_in_order(client: Client, go: Go) -> None:
