@@ -122,10 +122,13 @@ class Process:
             engine.release(run_id)
             raise
 
-    def received(self, request: Any, **_: object) -> None:
+    def received(self, sender: Any, request: Any, **_: object) -> None:
         """A message has come, and a slot is free: the run begins, and then Celery makes a task of the message."""
         engine = self._engines.get(os.getpid())
         if request.name != WAKE or request.eta or engine is None or engine.draining:
+            return
+        if sender.task_buckets.get(WAKE) is not None:
+            # `celery control rate_limit`: Celery decides when.
             return
         run_id = _only_uuid(tuple(request.args), request.kwargs)
         if run_id is None or self._slots is None or self._slots.full:

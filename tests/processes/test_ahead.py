@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from celery.concurrency.thread import TaskPool
+from kombu.utils.limits import TokenBucket
 
 from agentrun import Client, Context, Settings, durable
 from agentrun.broker.names import STEP, WAKE
@@ -32,12 +33,12 @@ def process(settings: Settings, client: Client, kinds: Any) -> Iterator[Process]
 
 @pytest.fixture
 def receive(process: Process) -> Callable[..., None]:
-    def received(run_id: UUID | str, *, slots: int = 1, **request: Any) -> None:
+    def received(run_id: UUID | str, *, slots: int = 1, rate: Any = None, **request: Any) -> None:
         message = {"name": WAKE, "eta": None, "id": "message", "args": [str(run_id)], "kwargs": {}} | request
         pool = TaskPool(limit=1)
         pool.limit = slots
         process._slots = Slots(pool, None, [WAKE])
-        process.received(request=SimpleNamespace(**message))
+        process.received(sender=SimpleNamespace(task_buckets={WAKE: rate}), request=SimpleNamespace(**message))
 
     return received
 
@@ -71,7 +72,7 @@ def test_what_was_begun_before_the_worker_drains_is_waited_for(
     assert client.status(late).status is Status.QUEUED
 
 
-@pytest.mark.parametrize("kept", ["no slot", "a countdown", "another task", "no run", "arguments"])
+@pytest.mark.parametrize("kept", ["no slot", "a countdown", "a rate", "another task", "no run", "arguments"])
 def test_nothing_begins_that_has_to_wait_or_is_no_wake(
     client: Client, process: Process, receive: Callable[..., None], kept: str
 ) -> None:
@@ -81,6 +82,8 @@ def test_nothing_begins_that_has_to_wait_or_is_no_wake(
             receive(run_id, slots=0)
         case "a countdown":
             receive(run_id, eta="2030-01-01T00:00:00+00:00")
+        case "a rate":
+            receive(run_id, rate=TokenBucket(1))
         case "another task":
             receive(run_id, name=STEP)
         case "no run":
