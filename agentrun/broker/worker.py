@@ -111,16 +111,8 @@ class Process:
             return {"outcome": "garbage"}
         engine, ahead = self.engine(), self._ahead(message)
         if engine.draining and ahead is None:
-            engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain"))
-            return {"outcome": "draining", "run": str(run_id)}
-        try:
-            return self._end_of(ahead or engine.begin(run_id)).as_json()
-        except Exception:
-            raise
-        except BaseException:
-            # SystemExit of a cold shutdown or a time limit: the run goes back before this process dies.
-            engine.release(run_id)
-            raise
+            return self._sent_on(engine, run_id, queue)
+        return self._ended(ahead or engine.begin(run_id), functools.partial(engine.release, run_id))
 
     def received(self, sender: Any, request: Any, **_: object) -> None:
         """A message has come, and a slot is free: the run begins, and then Celery makes a task of the message."""
@@ -147,9 +139,6 @@ class Process:
         self._begun = None
         return begun[1]
 
-    def _end_of(self, begun: Future[Report]) -> Report:
-        return begun.result() if self._slots is None else self._slots.end_of(begun)
-
     def step(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
         """Take and execute the remote step that the message from `queue` names; garbage is one log line."""
         run_id = _only_uuid(args[:1], kwargs)
@@ -159,14 +148,21 @@ class Process:
             return {"outcome": "garbage"}
         engine = self.engine()
         if engine.draining:
-            engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain", step_key=key))
-            return {"outcome": "draining", "run": str(run_id)}
+            return self._sent_on(engine, run_id, queue, key)
+        return self._ended(engine.begin_step(run_id, key), functools.partial(engine.release_step, run_id, key))
+
+    def _sent_on(self, engine: Engine, run_id: UUID, queue: str | None, key: str | None = None) -> dict[str, Any]:
+        engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain", step_key=key))
+        return {"outcome": "draining", "run": str(run_id)}
+
+    def _ended(self, begun: Future[Report], release: Callable[[], None]) -> dict[str, Any]:
         try:
-            return self._end_of(engine.begin_step(run_id, key)).as_json()
+            return (begun.result() if self._slots is None else self._slots.end_of(begun)).as_json()
         except Exception:
             raise
         except BaseException:
-            engine.release_step(run_id, key)
+            # SystemExit of a cold shutdown or a time limit: what it holds goes back before this process dies.
+            release()
             raise
 
     def sweep(self) -> dict[str, Any]:
