@@ -32,7 +32,8 @@ class Slots:
         self._thread = threading.get_ident()
         self._taken: set[greenlet] = set()
         self._later: deque[Callable[[], None]] = deque()
-        self._ended: SimpleQueue[greenlet] = SimpleQueue()
+        self._ended: SimpleQueue[greenlet | None] = SimpleQueue()
+        self._stopping = False
 
     @classmethod
     def of(cls, pool: Any, hub: Any, tasks: Collection[str]) -> Slots:
@@ -73,11 +74,11 @@ class Slots:
         """Finish the tasks whose segments have ended, and begin those that waited for a slot."""
         while True:
             try:
-                task = self._ended.get_nowait()
+                self._finish(self._ended.get_nowait())
             except Empty:
                 break
-            self._switch_to(task)
         self._begin()
+        self._look_again()
 
     def connected(self, hub: Any) -> None:
         """The consumer is about to begin, perhaps again."""
@@ -86,12 +87,23 @@ class Slots:
 
     def stop(self) -> None:
         """The worker shuts down: returns when all tasks have ended, those in threads, too."""
+        self._stopping = True
         self._begin()
         # Called by a signal's handler, it may have interrupted a task, which ends after this.
         while self._taken - {getcurrent()}:
-            self._switch_to(self._ended.get())
+            self._finish(self._ended.get())
             self._begin()
+        self._look_again()
         self._stop_threads()
+
+    def _look_again(self) -> None:
+        """A signal's handler may have interrupted a `stop`, which waits for what the handler has just finished."""
+        if self._stopping:
+            self._ended.put(None)
+
+    def _finish(self, task: greenlet | None) -> None:
+        if task is not None:
+            self._switch_to(task)
 
     def _begin(self) -> None:
         while self._later and len(self._taken) < self._pool.limit:

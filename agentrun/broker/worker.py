@@ -47,6 +47,9 @@ going on. On a full queue it makes no difference."""
 LONGEST_LOOK = 0.005
 """Seconds that an idle consumer lets a run that it began have the process for itself, until it is claimed."""
 
+LAST_LOOK = 2.0
+"""Seconds that a worker that ends waits for runs that no task of Celery's waits for any more."""
+
 YOUNG = 30_000
 """New objects after which Python's collector looks for cycles: some milliseconds' work, and some megabytes at most."""
 
@@ -286,6 +289,9 @@ class Process:
     def _on_end(self, **_: object) -> None:
         engine = self._engines.pop(os.getpid(), None)
         if engine is not None:
+            if engine.draining:
+                # A run may be without its task: what listens to Celery's signals can end one, and not the other.
+                engine.idle(LAST_LOOK)
             engine.close()
             engine.publisher.close()
             engine.database.close()

@@ -221,6 +221,9 @@ async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps
         return Stopped(Cancelled())
     if claimed["deadline_passed"]:
         return Stopped(LimitReached())
+    if engine.draining:
+        # Nothing has begun that would have to reach its next step.
+        return Stopped(HandedBack())
     task = asyncio.ensure_future(ending_of_body(engine, kind, claimed, steps, waits))
     loop = asyncio.get_running_loop()
     engine.executing[steps.lease.run_id] = Executing(steps.lease, task, steps.let_go)

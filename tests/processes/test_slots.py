@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -146,6 +149,30 @@ def test_a_shutdown_within_a_signals_handler_leaves_the_task_that_it_interrupted
     turns.hub.passes()
     assert turns.said[4:] == ["b ends", "handled", "a ends"]
     assert turns.slots.taken == 0
+
+
+@pytest.mark.parametrize("colder", ["stop", "go_on"])
+def test_a_colder_shutdown_in_the_middle_of_a_warm_one_ends_both(turns: Turns, colder: str) -> None:
+    """SIGTERM, and SIGQUIT while that waits: the handler finishes what the other one waits for."""
+    main = threading.get_ident()
+
+    def handler(*_: Any) -> None:
+        turns.end("a", "b")
+        getattr(turns.slots, colder)()
+
+    def when_it_waits() -> None:
+        until(lambda: sys._current_frames()[main].f_code is Slots.stop.__code__, 10)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    turns.give("a")
+    turns.give("b")
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        threading.Thread(target=when_it_waits).start()
+        turns.pool.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert turns.said[4:] == ["a ends", "b ends"]
 
 
 @pytest.mark.parametrize("moment", ["accept_callback", "callback"])
