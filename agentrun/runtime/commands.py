@@ -199,7 +199,8 @@ class Commands:
             return
         alive = {row["kind"] for row in self.database.rows(reads.KINDS_ALIVE, self._namespace)}
         if kind not in alive:
-            raise UnknownKind(unknown(kind, tuple(sorted({*alive, *self.kinds.names()}))))
+            nobody = "" if alive else "; no worker has told of its kinds yet: start one, or wait until it is seen"
+            raise UnknownKind(unknown(kind, tuple(sorted({*alive, *self.kinds.names()}))) + nobody)
 
     def _settle_undispatched(self, run_id: UUID) -> None:
         settled = self.database.row(

@@ -394,6 +394,7 @@ def test_where_kinds_are_named_a_misspelt_one_is_refused_with_the_near_miss(sett
         client.enqueue("ecko", "x")
     assert refused.value.exit_code == 6
     assert "AGENTRUN_IMPORTS" in str(refused.value)
+    assert "no worker has told of its kinds yet" in str(refused.value)
 
 
 async def test_the_asynchronous_client_says_and_refuses_the_same(async_client: AsyncClient, redis: Redis) -> None:
