@@ -125,6 +125,24 @@ def test_the_timers_of_a_process_that_drains_are_kept_by_whoever_hears_of_them(
     until(lambda: other.run(run_id).outcome == Outcome.COMPLETED)
 
 
+def test_a_body_that_has_not_begun_does_not_begin_in_a_process_that_drains(
+    make_engine: Callable[..., Engine], client: Client
+) -> None:
+    """It may have no step at which it could be handed back."""
+    executed: list[bool] = []
+
+    @durable("at-once")
+    async def at_once(ctx: Context) -> None:
+        executed.append(True)
+
+    engine, elsewhere = make_engine(), make_engine()
+    run_id = client.enqueue("at-once")
+    engine.drain()
+    assert engine.run(run_id).outcome == Outcome.HANDED_BACK
+    assert (executed, client.status(run_id).handback_count) == ([], 1)
+    assert elsewhere.run(run_id).outcome == Outcome.COMPLETED
+
+
 def test_an_idle_process_drains_at_once(make_engine: Callable[..., Engine], client: Client) -> None:
     engine, asked = make_engine(), time.monotonic()
     engine.drain(within=60)
