@@ -31,7 +31,7 @@ from agentrun.runtime.unanswered import Unanswered
 from agentrun.runtime.verbs import token_digest
 from agentrun.store import signals, waits
 from agentrun.store.connect import type_of_row
-from agentrun.store.reads import RUN_BY_ID
+from agentrun.store.reads import RUN_BY_ID, as_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +127,27 @@ class Answers(Unanswered):
     def send(self, asked: Sequence[Signal]) -> list[Run | Exception]:
         """Send signals, all in one transaction. Of each its run, or NotFound, NamespaceMismatch, NotAllowed."""
         lock = waits.LOCK, {"run_ids": sorted({signal.run_id for signal in asked})}
-        sends = [(signals.SEND, signal.params) for signal in asked]
-        reads = [(RUN_BY_ID, {"run_id": signal.run_id}) for signal in asked]
-        _, *rows = self._database.together(lock, *sends, *reads)
-        sent, read = rows[: len(asked)], rows[len(asked) :]
-        self._wake([moved for each in sent for moved in each if moved["id"] is not None])
-        return [self._sent(*each) for each in zip(asked, sent, read, strict=True)]
+        _, *sent = self._database.together(lock, *((signals.SEND, signal.params) for signal in asked))
+        self._wake([row for rows in sent for row in rows if row["woken"]])
+        refused = [signal.run_id for signal, rows in zip(asked, sent, strict=True) if not rows]
+        there = self._read(refused)
+        return [
+            self._commands.shown_as(as_run(rows[0]), signal.by) if rows else self._why(signal, there.get(signal.run_id))
+            for signal, rows in zip(asked, sent, strict=True)
+        ]
 
-    def _sent(self, signal: Signal, sent: list[type_of_row], read: list[type_of_row]) -> Run | Exception:
+    def _read(self, run_ids: Sequence[UUID]) -> dict[UUID, type_of_row]:
+        if not run_ids:
+            return {}
+        read = self._database.together(*((RUN_BY_ID, {"run_id": run_id}) for run_id in run_ids))
+        return {row["id"]: row for rows in read for row in rows}
+
+    def _why(self, signal: Signal, row: type_of_row | None) -> Exception:
         try:
-            run = self._commands.known(signal.run_id, read[0] if read else None, asking=signal.by)
+            run = self._commands.known(signal.run_id, row, asking=signal.by)
         except (NotFound, NamespaceMismatch) as error:
             return error
-        if not sent:
-            return NotAllowed(f"run `{run.id}` is {run.status}; nobody there will wait for a signal any more")
-        return self._commands.shown_as(run, signal.by)
+        return NotAllowed(f"run `{run.id}` is {run.status}; nobody there will wait for a signal any more")
 
     def webhook(self, token: str, payload: Any) -> Run:
         """Resolve the one wait that the token belongs to. Raises NotFound for an unknown token, AlreadyDecided.

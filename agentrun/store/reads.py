@@ -37,12 +37,13 @@ from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight
 
 _DERIVED = ("request_digest", "lease_seconds", "max_requeues", "limits", "planned_cost", "code_version")
 _NO_TAGS: ColumnElement[Any] = literal_column("'{}'::text[]")
-_RUN_COLUMNS = tuple(column for column in runs.c if column.name not in _DERIVED)
+RUN_COLUMNS = tuple(column for column in runs.c if column.name not in _DERIVED)
+"""What `as_run` takes."""
 
 
 def _by_id() -> Statement:
     """In any namespace: who asks decides between 'unknown' and 'not yours'."""
-    return compiled("run_by_id", select(*_RUN_COLUMNS).where(runs.c.id == RUN_ID))
+    return compiled("run_by_id", select(*RUN_COLUMNS).where(runs.c.id == RUN_ID))
 
 
 _EQUAL = {"kind": runs.c.kind, "reason": runs.c.reason, "owner": runs.c.owner}
@@ -83,7 +84,7 @@ def _listed(given: frozenset[str], statuses: tuple[str, ...]) -> Statement:
         last = runs.alias("last")
         since = select(last.c.created_at).where(last.c.id == param("before", UUID)).scalar_subquery()
         filters += [tuple_(runs.c.created_at, runs.c.id) < tuple_(since, param("before", UUID))]
-    listed = select(*_RUN_COLUMNS).where(*filters).order_by(runs.c.created_at.desc(), runs.c.id.desc())
+    listed = select(*RUN_COLUMNS).where(*filters).order_by(runs.c.created_at.desc(), runs.c.id.desc())
     return compiled("runs_listed", listed.limit(param("limit", Integer)))
 
 

@@ -5,13 +5,28 @@ A signal is taken under the epoch of the segment that waits for it, once.
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Double, Integer, Text, delete, exists, func, or_, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    Integer,
+    Text,
+    delete,
+    exists,
+    false,
+    func,
+    or_,
+    select,
+    true,
+    union_all,
+    update,
+)
 from sqlalchemy.dialects.postgresql import JSON, insert
 from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core import moves as legal
 from agentrun.core.words import EventType, Status, WaitKind, WaitStatus
 from agentrun.store.mover import BY, IN_NAMESPACE, NAMESPACE, RUN_ID, STILL_OPEN, moved, told
+from agentrun.store.reads import RUN_COLUMNS
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import runs, signals, waits
 from agentrun.store.waits import COUNTED, KEY, OPEN, SEEN_COLUMNS, held, registered
@@ -58,7 +73,8 @@ def _send() -> Statement:
     """A signal for a run that `lock_runs` has locked in the same transaction. It is counted as every resolution is.
 
     It answers the oldest open wait for its name, and a parked run goes back to the queue; where nobody waits for it, it
-    is kept. Returns what to wake, in `id` and others, or NULLs. Refuses: the run has ended, or is in another namespace.
+    is kept. Returns the run as it is then, and whether it is `woken` by that. Refuses (no row): there is none, it has
+    ended, or it is in another namespace.
     """
     there = select(runs.c.id, runs.c.epoch).where(runs.c.id == RUN_ID, IN_NAMESPACE, runs.c.finished_at.is_(None))
     there = there.cte("there")
@@ -77,17 +93,20 @@ def _send() -> Statement:
         .cte("answered")
     )
     resolved = told(answered, EventType.RESOLVED, name="resolved")
-    queued = moved(legal.RESOLVE_WAIT, Status.QUEUED, of=resolved, due_at=now(), resolutions=COUNTED)
+    queued = moved(
+        legal.RESOLVE_WAIT, Status.QUEUED, of=resolved, returning=RUN_COLUMNS, due_at=now(), resolutions=COUNTED
+    )
     # A row can be changed once in a statement.
     counted = (
         update(runs)
         .where(runs.c.id == there.c.id, ~exists(select(queued.c.id)))
         .values(resolutions=COUNTED)
+        .returning(*RUN_COLUMNS)
         .cte("counted")
     )
     kept = _kept(there, ~exists(select(oldest.c.id)))
-    woken = select(there.c.id.label("run_id"), queued).select_from(there.outerjoin(queued, true()))
-    return compiled("send_signal", woken.add_cte(told(queued, EventType.REQUEUED), counted, kept))
+    sent = union_all(select(queued, true().label("woken")), select(counted, false().label("woken")))
+    return compiled("send_signal", sent.add_cte(told(queued, EventType.REQUEUED), kept))
 
 
 def _kept(of: CTE, nobody_waits: ColumnElement[bool]) -> CTE:

@@ -19,7 +19,7 @@ COSTS: Mapping[str, str] = {
     "a run that goes on after 1,000 steps": "claim, replay, settle_completed",
     "a wake for a run that has ended": "claim, unclaimed",
     "a run up to its wait for a signal": "claim, take_signal, register_wait, park",
-    "a signal to it": "lock_runs, send_signal, run_by_id",
+    "a signal to it": "lock_runs, send_signal",
     "the run after the signal": _ANSWERED,
     "a run up to its approval": "claim, register_wait, park",
     "approve": _DECIDED,

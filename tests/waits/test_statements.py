@@ -174,8 +174,10 @@ def test_a_signal_is_counted_once_whatever_it_finds(rows: Rows) -> None:
     for run_id in (parked, executing, kept):
         before = rows.row(run_id)["resolutions"]
         assert rows.do(waits.LOCK, run_id)
-        assert rows.do(signals.SEND, run_id, **asked(run_id))
-        assert rows.row(run_id)["resolutions"] == before + 1
+        (told,) = rows.do(signals.SEND, run_id, **asked(run_id))
+        stored = rows.row(run_id)
+        assert stored["resolutions"] == before + 1
+        assert told == {name: stored[name] for name in told if name != "woken"} | {"woken": run_id == parked}
     assert [rows.row(run_id)["status"] for run_id in (parked, executing, kept)] == ["queued", "running", "running"]
 
 
