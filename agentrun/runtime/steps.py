@@ -9,7 +9,7 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -162,18 +162,19 @@ class Steps:
             self.writes.add(task)
             if spec.effect is Effect.IDEMPOTENT_WRITE:
                 self.repeatable.add(task)
+        # As `asyncio.shield`, for half of its price: the write goes on when the body is cancelled.
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        task.add_done_callback(functools.partial(self._ended, spec, told))
         try:
-            return await asyncio.shield(task)
+            return await told
         except asyncio.CancelledError:
             # A cancel does not interrupt a write in flight: its end is recorded before the segment ends.
             if isinstance(self.lease.stopped, LeaseLost) or not spec.effect.is_write:
                 task.cancel()
             raise
         finally:
-            if task.done():
-                self._ended(spec, task)
-            else:
-                task.add_done_callback(functools.partial(self._ended, spec))
+            if told.done() and not told.cancelled():
+                told.exception()  # a body that was cancelled just then does not hear of it
 
     async def _inline(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
         done = self.in_flight[spec.key] = asyncio.get_running_loop().create_future()
@@ -183,13 +184,21 @@ class Steps:
             del self.in_flight[spec.key]
             done.set_result(None)
 
-    def _ended(self, spec: StepSpec, task: asyncio.Task[Any]) -> None:
+    def _ended(self, spec: StepSpec, told: asyncio.Future[Any], task: asyncio.Task[Any]) -> None:
         self.in_flight.pop(spec.key, None)
         self.writes.discard(task)
         self.repeatable.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, WriteUnknown) and self.broken is None:
             self.broken = error
+        if told.done():
+            return
+        if task.cancelled():
+            told.cancel()
+        elif error is not None:
+            told.set_exception(error)
+        else:
+            told.set_result(task.result())
 
     async def may_spend(self, planned: Decimal | None = None) -> None:
         """The one gate: raises LimitReached where the run's limits or its owner's budgets are spent."""
@@ -250,7 +259,7 @@ class Steps:
             params.update(ended_with(status, result, error, spent), lease=self.default_lease)
         if not await self._written(statement, params, status):
             raise await self._refused()
-        self._remember(spec, params)
+        self._remember(spec, attempt, params)
         if spent is not None:
             self.spending.add(spent.input_tokens + spent.output_tokens, Decimal(spent.cost or 0))
 
@@ -325,15 +334,16 @@ class Steps:
         error: Failure | None = None,
         spent: Spent | None = None,
     ) -> None:
-        params = self._named(spec, attempt) | ended_with(status, result, error, spent) | {"lease": self.default_lease}
+        params = self._guard(spec.key) | ended_with(status, result, error, spent)
+        params["lease"] = self.default_lease
         if not await self._written(journal.FINISH, params, status):
             raise LeaseLost
-        self._remember(spec, params)
+        self._remember(spec, attempt, params)
 
-    def _remember(self, spec: StepSpec, there: Mapping[str, Any]) -> None:
+    def _remember(self, spec: StepSpec, attempt: int, said: Mapping[str, Any]) -> None:
         """Whoever asks for the same key again in this segment gets what a replay would get. Positions never repeat."""
         if not _by_position(spec.key):
-            self.recorded[spec.key] = there
+            self.recorded[spec.key] = {**self._named(spec, attempt), **said}
 
     async def _reconciled(self, spec: StepSpec, there: Mapping[str, Any]) -> tuple[Any] | None:
         """Ask outside how an interrupted write ended. None: nothing happened, it may start afresh."""
@@ -399,11 +409,9 @@ class Steps:
 
     # ---- shared
 
-    async def _called(self, spec: StepSpec, attempt: int) -> Any:
-        if spec.timeout is None:
-            return await self._inside(spec, attempt, spec.call)
-        async with asyncio.timeout(spec.timeout):
-            return await self._inside(spec, attempt, spec.call)
+    def _called(self, spec: StepSpec, attempt: int) -> Coroutine[Any, Any, Any]:
+        called = self._inside(spec, attempt, spec.call)
+        return called if spec.timeout is None else _in_time(called, spec.timeout)
 
     async def _inside(self, spec: StepSpec, attempt: int, call: Callable[[], Any]) -> Any:
         """Call with the step's own context: `current_step()` works, and steps do not nest."""
@@ -432,9 +440,11 @@ class Steps:
             raise InvalidResult(f"{what}: {error}") from None
         return within(text, self.result_limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES")
 
-    async def _written(self, statement: Statement, params: dict[str, Any], status: StepStatus) -> list[dict[str, Any]]:
+    def _written(
+        self, statement: Statement, params: dict[str, Any], status: StepStatus
+    ) -> Coroutine[Any, Any, list[dict[str, Any]]]:
         landed = {"landed_status": str(status)}
-        return await self.writer.write(Write(statement, params, landed=journal.STEP_LANDED, landed_params=landed))
+        return self.writer.write(Write(statement, params, landed=journal.STEP_LANDED, landed_params=landed))
 
     def _guard(self, key: str) -> dict[str, Any]:
         return {"run_id": self.lease.run_id, "epoch": self.lease.epoch, "by": self.lease.owner, "key": key}
@@ -469,3 +479,8 @@ class Steps:
 def _by_position(key: str) -> bool:
     """Whether the key is a position in a branch: no other step of the segment has it."""
     return key[0] == "#" and "/" not in key
+
+
+async def _in_time(called: Coroutine[Any, Any, Any], seconds: float) -> Any:
+    async with asyncio.timeout(seconds):
+        return await called

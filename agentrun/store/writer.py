@@ -191,9 +191,9 @@ class Writer:
         batch, self._waiting = self._waiting[:size], self._waiting[size:]
         for write in batch:
             write.catch_up()
-        # Each statement locks in the order of run ids, as everywhere else. Where batches of several statements cross
-        # all the same, PostgreSQL ends one of them, which then goes one by one.
-        batch.sort(key=lambda write: (bool(write.after), write.run_id))
+        # Each statement locks in the order of run ids, as everywhere else: of their numbers, which compare faster.
+        # Where batches of several statements cross all the same, PostgreSQL ends one, which then goes one by one.
+        batch.sort(key=lambda write: (bool(write.after), write.run_id.int))
         return [write for write in batch if not write.done.done()]
 
     async def _commit(self, batch: Sequence[Write]) -> None:
