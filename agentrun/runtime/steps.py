@@ -219,6 +219,7 @@ class Steps:
         attempt = there["attempt"] + 1 if there is not None else 1
         last = attempt + spec.retries.attempts - 1
         while True:
+            began = time.monotonic()
             try:
                 value = await self._called(spec, attempt)
                 text = self._encoded(spec, value)
@@ -233,11 +234,11 @@ class Steps:
                     self.lease.check()
                     attempt += 1
                     continue
-                await self._record(spec, attempt, StepStatus.FAILED, error=failure)
+                await self._record(spec, attempt, StepStatus.FAILED, began, error=failure)
                 raise self._failed(spec, failure) from error
             if not spec.recorded_by_call:
                 spent = spec.spent and spec.spent(value)
-                await self._record(spec, attempt, StepStatus.COMPLETED, result=text, spent=spent)
+                await self._record(spec, attempt, StepStatus.COMPLETED, began, result=text, spent=spent)
             return as_replayed(spec, value, text)
 
     async def _record(
@@ -245,12 +246,14 @@ class Steps:
         spec: StepSpec,
         attempt: int,
         status: StepStatus,
+        began: float,
         *,
         result: str | None = None,
         error: Failure | None = None,
         spent: Spent | None = None,
     ) -> None:
         params = self._named(spec, attempt)
+        params["took"] = time.monotonic() - began
         if spent is None:
             statement = journal.RECORD
             params.update(ended(status, result, error))
@@ -394,9 +397,10 @@ class Steps:
         guard = self._named(spec, attempt)
 
         def work(connection: Any) -> Any:
+            began = time.monotonic()
             value = function(connection)
             # Last in the transaction: the run's row stays unlocked while the function works.
-            said = ended(StepStatus.COMPLETED, self._encoded(spec, value), None)
+            said = ended(StepStatus.COMPLETED, self._encoded(spec, value), None) | {"took": time.monotonic() - began}
             if not connection.execute(journal.RECORD.sql, guard | said).fetchall():
                 raise LeaseLost
             return value

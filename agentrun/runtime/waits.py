@@ -175,7 +175,7 @@ class Waits:
         lease = self.steps.lease
         guard = {"run_id": lease.run_id, "epoch": lease.epoch, "by": lease.owner, "key": spec.key}
         named = {"kind": str(spec.kind), "name": spec.name, "effect": str(Effect.READ_ONLY), "attempt": 1}
-        blank = {"args": None, "args_digest": None, "lease": None}
+        blank = {"args": None, "args_digest": None, "lease": None, "took": None}
         params = guard | named | blank | ended_with(status, text, failure, None)
         landed = {"landed_status": str(status)}
         write = Write(journal.RECORD, params, landed=journal.STEP_LANDED, landed_params=landed)

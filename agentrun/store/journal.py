@@ -14,6 +14,7 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     CompoundSelect,
+    Double,
     Integer,
     Numeric,
     Text,
@@ -84,6 +85,11 @@ _NAMED: dict[str, ColumnElement[Any]] = {
 }
 
 
+def _since(took: ColumnElement[Any]) -> ColumnElement[Any]:
+    """When what took so many seconds began: by the database's clock, as all times are."""
+    return now() - seconds(took)
+
+
 def _recorded(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> ReturningInsert[Any, Any]:
     """The one place where a step is recorded: new, or to be done again."""
     values = {"run_id": held.c.id, **given, "seq": event_seq.next_value(), "finished_at": now()}
@@ -116,12 +122,12 @@ def _record_many() -> Statement:
         "error",
     )
     columns = {name: steps.c[name].type for name in named}
-    mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "result": Text, "error": Text})
-    locked = locked_among(mine, RUNNING)
-    held = said_of(locked, mine)
-    given = {name: cast(held.c[name], JSON) if name in ("args", "result", "error") else held.c[name] for name in named}
-    recorded = _recorded(held, given).cte("recorded")
-    return compiled_many("record_many", _all_or_each(recorded), ("run_id", *named))
+    texts = {"args": Text, "result": Text, "error": Text}
+    mine = recordset("mine", {"run_id": UUID, **columns, **texts, "took": Double})
+    held = said_of(locked_among(mine, RUNNING), mine)
+    given = {name: cast(held.c[name], JSON) if name in texts else held.c[name] for name in named}
+    recorded = _recorded(held, {**given, "started_at": _since(held.c.took)}).cte("recorded")
+    return compiled_many("record_many", _all_or_each(recorded), ("run_id", *named, "took"))
 
 
 def _all_or_each(done: CTE, held: CTE | None = None) -> CompoundSelect[Any, Any, Any, Any]:
@@ -145,7 +151,8 @@ def _all_or_each(done: CTE, held: CTE | None = None) -> CompoundSelect[Any, Any,
 def _record(*, with_usage: bool) -> Statement:
     """Refuses (no row): not running, another epoch, or the step has already ended. Usage also lands on the run."""
     held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
-    recorded = _recorded(held, {**_NAMED, **(_ENDED if with_usage else _SAID)})
+    began = {"started_at": _since(param("took", Double))}
+    recorded = _recorded(held, {**_NAMED, **began, **(_ENDED if with_usage else _SAID)})
     if not with_usage:
         return compiled("record", select(recorded.cte("recorded")), _record_many())
     done = recorded.cte("recorded")

@@ -125,6 +125,7 @@ class Rows:
             "effect": str(Effect.READ_ONLY),
             "attempt": 1,
             "args_digest": None,
+            "took": None,
             "args": None,
             "status": str(StepStatus.COMPLETED),
             "result": "1",

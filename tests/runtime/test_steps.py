@@ -22,6 +22,7 @@ from agentrun import (
     Retries,
     Retryable,
     Status,
+    Step,
     StepFailed,
     SyncContext,
     current_step,
@@ -471,3 +472,38 @@ def test_current_step_is_refused_outside_a_step(run: Any) -> None:
         return "there was one"
 
     assert run("k").result.startswith("there is no current step here")
+
+
+def test_the_journal_says_how_long_each_step_took(client: Client, engine: Engine) -> None:
+    """Of its last attempt: what was before that, and the pause after it, are not the step's."""
+    spans: list[float] = []
+
+    async def work(seconds: float) -> None:
+        began = time.monotonic()
+        await asyncio.sleep(seconds)  # the work that is measured
+        spans.append(time.monotonic() - began)
+
+    async def at_second_try() -> None:
+        await work(0.3 if len(spans) == 1 else 0.01)
+        if len(spans) == 2:
+            raise Retryable("once more")
+
+    @durable("long")
+    async def long(ctx: Context) -> None:
+        await ctx.step(work, 0.05)
+        await ctx.options(retries=Retries(attempts=2, backoff=QUICK)).step(at_second_try)
+        await ctx.transaction(lambda connection: connection.execute("SELECT pg_sleep(0.01)") and None)
+
+    run_id = client.enqueue("long")
+    began = time.monotonic()
+    engine.run(run_id)
+    once, again, transaction = (_took(step) for step in client.steps(run_id))
+    assert spans[0] <= once <= time.monotonic() - began - spans[1]
+    assert spans[2] <= again < spans[1]
+    assert transaction >= 0.01
+
+
+def _took(step: Step) -> float:
+    assert step.started_at is not None
+    assert step.finished_at is not None
+    return (step.finished_at - step.started_at).total_seconds()

@@ -23,8 +23,10 @@ async def together(writer: Writer, *writes: Write) -> list[bool]:
 
 
 def stored(rows: Rows, run_id: Any) -> list[dict[str, Any]]:
-    left_out = ("run_id", "seq", "finished_at", "key")
-    return [{name: step[name] for name in step if name not in left_out} for step in rows.stored(run_id)["steps"]]
+    left_out = ("run_id", "seq", "started_at", "finished_at", "key")
+    steps = rows.stored(run_id)["steps"]
+    took = [step["started_at"] and step["finished_at"] - step["started_at"] for step in steps]
+    return [{name: step[name] for name in step if name not in left_out} | {"took": took} for step in steps]
 
 
 async def test_each_of_many_is_refused_by_its_own_run_alone(rows: Rows, writer: Writer) -> None:
@@ -63,8 +65,9 @@ async def test_what_has_ended_stays_and_what_is_to_be_done_again_is_recorded_ane
         {"status": "failed", "result": None, "error": '{"type": "Oops", "message": "\\"quoted\\""}'},
         {"result": None, "args": '["x"]', "args_digest": "d", "attempt": 3},
         {"result": "null"},
+        {"took": 90.5},
     ],
-    ids=["json", "failure", "arguments", "null"],
+    ids=["json", "failure", "arguments", "null", "took"],
 )
 async def test_a_step_recorded_among_many_is_stored_as_one_alone(
     rows: Rows, writer: Writer, step: dict[str, Any]
