@@ -26,7 +26,7 @@ from agentrun.runtime.luck import luck
 from agentrun.runtime.redispatch import redispatch_run
 from agentrun.runtime.taking import backoff_of
 from agentrun.runtime.verbs import token_digest
-from agentrun.store import offers, remote
+from agentrun.store import ending, offering, offers, taking
 from agentrun.store.connect import type_of_row
 from agentrun.store.sql import Statement
 
@@ -65,7 +65,7 @@ class External:
         key = key or self._only_offered(run)
         token = _token(run_id, key)
         params = {"run_id": run_id, "key": key, "by": name, "token_digest": token_digest(token)}
-        row = self._database.row(remote.TAKE_EXTERNAL, self._namespace | params)
+        row = self._database.row(taking.TAKE_EXTERNAL, self._namespace | params)
         if row is None:
             raise self._why_not_taken(run_id, key)
         return TakenStep(
@@ -90,7 +90,7 @@ class External:
         what, limit = "the step's result", self._settings.max_result_bytes
         text = within(encode(result, what=what), limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES")
         run_id, key, row = self._taken(token)
-        if not self._said(remote.COMPLETE, run_id, key, row, token, result=text):
+        if not self._said(ending.COMPLETE, run_id, key, row, token, result=text):
             raise self._refused(run_id, key)
 
     def fail(
@@ -115,12 +115,12 @@ class External:
         failure = Failure(a_class, checked_name("error_type", error_type), said, key, retry_after)
         policy: dict[str, Any] = decode(row["policy"]) or {}
         if row["effect"] == Effect.NON_IDEMPOTENT_WRITE and not not_applied:
-            became, statement, delay = "interrupted", remote.INTERRUPT, None
+            became, statement, delay = "interrupted", ending.INTERRUPT, None
         elif retryable and row["attempt"] < policy.get("attempts", 1):
             pause = backoff_of(policy).delay(row["attempt"] - 1, luck()) if retry_after is None else max(retry_after, 0)
-            became, statement, delay = "retried", remote.RETRY, pause
+            became, statement, delay = "retried", offering.RETRY, pause
         else:
-            became, statement, delay = "failed", remote.FAIL, None
+            became, statement, delay = "failed", ending.FAIL, None
         if not self._said(statement, run_id, key, row, token, error=failure, delay=delay):
             raise self._refused(run_id, key)
         return became
@@ -138,7 +138,7 @@ class External:
         windows = [span for span in (policy.get("window"), policy.get("timeout")) if span]
         if windows and float(row["silent_for"]) < min(windows) / 2:
             return not row["over"]
-        rows = self._said(remote.BEAT, run_id, key, row, token, progress=text)
+        rows = self._said(taking.BEAT, run_id, key, row, token, progress=text)
         if not rows:
             raise self._refused(run_id, key)
         return not rows[0]["over"]
@@ -167,7 +167,7 @@ class External:
             keys = ", ".join(row["key"] for row in rows)
             raise InvalidRequest(f"run `{run.id}` has {len(rows)} external steps in progress; name one: {keys}")
         row = {**rows[0], "by": by}
-        statement = remote.COMPLETE if applied else remote.RETRY
+        statement = ending.COMPLETE if applied else offering.RETRY
         if not self._said(statement, run.id, row["key"], row, None, result=text, delay=0.0):
             raise self._refused(run.id, row["key"])
         return True

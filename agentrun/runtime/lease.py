@@ -21,8 +21,8 @@ from psycopg import Connection
 from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, StopSegment
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
-from agentrun.store.remote import RENEW_STEPS
 from agentrun.store.sql import Statement
+from agentrun.store.taking import RENEW_STEPS
 from agentrun.store.transitions import RENEW_ALL, RENEW_WAITING
 
 log = logging.getLogger("agentrun.runtime")

@@ -18,7 +18,7 @@ from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
 from agentrun.runtime.luck import luck
 from agentrun.runtime.taking import backoff_of, redispatch_max
 from agentrun.settings import Settings
-from agentrun.store import offers, remote
+from agentrun.store import ending, offering, offers
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
@@ -66,9 +66,9 @@ class Redispatch:
         """What the ends of runs left behind is put aside, at most so many of each in a pass."""
         scope = self._scope | {"limit": MOST_SHELVED}
         for row in self._database.rows(offers.OFFERED_QUEUES, {}):
-            self._database.rows(remote.SHELVE_OFFERED, scope | {"queue": row["queue"]})
-        self._database.rows(remote.SHELVE_EXTERNAL, scope)
-        self._database.rows(remote.SHELVE_LOST, scope)
+            self._database.rows(offering.SHELVE_OFFERED, scope | {"queue": row["queue"]})
+        self._database.rows(offering.SHELVE_EXTERNAL, scope)
+        self._database.rows(offering.SHELVE_LOST, scope)
 
     def _settled(self, row: Row) -> list[Wake]:
         policy: dict[str, Any] = decode(row["policy"]) or {}
@@ -78,7 +78,7 @@ class Redispatch:
             return self._offered_again(row, policy)
         if row["attempt"] < policy.get("attempts", 1):
             delay = backoff_of(policy).delay(row["attempt"] - 1, luck())
-            moved = self._do(remote.RETRY_TROUBLED, row, _failure(row), delay=delay)
+            moved = self._do(offering.RETRY_TROUBLED, row, _failure(row), delay=delay)
             self.healed.retried += len(moved)
             return [Wake.of_step(step, delay=delay, cause="retry") for step in moved if step["queue"]]
         return self._given_up(row)
@@ -86,17 +86,17 @@ class Redispatch:
     def _offered_again(self, row: Row, policy: Mapping[str, Any]) -> list[Wake]:
         if row["redispatch_count"] >= redispatch_max(policy, self._settings):
             return self._given_up(row)
-        moved = self._do(remote.REDISPATCH, row, None)
+        moved = self._do(offering.REDISPATCH, row, None)
         self.healed.redispatched += len(moved)
         return [Wake.of_step(step, cause="redispatch") for step in moved if step["queue"]]
 
     def _given_up(self, row: Row) -> list[Wake]:
         """What may have happened once is told as interrupted, not as failed: a body must not do it by another name."""
         if row["effect"] == Effect.NON_IDEMPOTENT_WRITE and row["status"] == StepStatus.STARTED:
-            moved = self._do(remote.INTERRUPT, row, _failure(row))
+            moved = self._do(ending.INTERRUPT, row, _failure(row))
             self.healed.interrupted += len(moved)
         else:
-            moved = self._do(remote.FAIL_TROUBLED, row, _failure(row))
+            moved = self._do(ending.FAIL_TROUBLED, row, _failure(row))
             self.healed.given_up += len(moved)
         return self._woken(moved)
 
@@ -147,7 +147,7 @@ def redispatch_run(
         said = {"key": row["key"], "name": row["name"], "trouble": "by hand", "lost": row["by"]}
         params = {"run_id": run_id, "key": row["key"], "step_epoch": row["step_epoch"], "by": by, "delay": None}
         params |= {"namespace": settings.namespace, "data": json.dumps(said)}
-        moved = database.rows(remote.REDISPATCH_BY_HAND, params)
+        moved = database.rows(offering.REDISPATCH_BY_HAND, params)
         wakes += [Wake.of_step(step, cause="redispatch") for step in moved if step["queue"]]
         elsewhere += sum(1 for step in moved if not step["queue"])
         if not moved:

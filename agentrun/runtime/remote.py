@@ -30,7 +30,7 @@ from agentrun.runtime.remotesteps import remote_steps
 from agentrun.runtime.stepspec import WriteUnknown, recorded_failure, same_step
 from agentrun.runtime.waits import Waits, wait_id
 from agentrun.store.batches import Write
-from agentrun.store.remote import OFFER
+from agentrun.store.offering import OFFER
 
 LONGEST_PAUSE = 600.0
 """Seconds between two tries, where the body says how long the first pause is: the row keeps the time, not a process."""

@@ -32,10 +32,12 @@ from agentrun.runtime.remotesteps import RemoteStep, remote_steps
 from agentrun.runtime.settling import Report
 from agentrun.runtime.stepspec import ended_with, in_thread
 from agentrun.settings import Settings
-from agentrun.store import remote
 from agentrun.store.batches import Write
+from agentrun.store.ending import COMPLETE, FAIL, INTERRUPT, STEP_ENDED_BY
+from agentrun.store.offering import ASK_AGAIN, GIVE_BACK, RETRY
 from agentrun.store.offers import STATE
 from agentrun.store.sql import Statement
+from agentrun.store.taking import BEAT, TAKE, TAKE_LANDED
 
 if TYPE_CHECKING:
     from agentrun.runtime.engine import Engine
@@ -87,7 +89,7 @@ async def _take(engine: Engine, run_id: UUID, key: str, owner: str) -> Taken | N
         # Nobody else's, not even a process's of the same name: what it took must not be taken for ours.
         "token_digest": uuid.uuid4().hex,
     }
-    rows = await engine.writer.write(Write(remote.TAKE, params, landed=remote.TAKE_LANDED, of_step=True))
+    rows = await engine.writer.write(Write(TAKE, params, landed=TAKE_LANDED, of_step=True))
     return rows[0] if rows else None
 
 
@@ -148,7 +150,7 @@ class _Taking:
             return await self._failed(error)
         finally:
             self._beats.close()
-        rows = await self._said(remote.COMPLETE, StepStatus.COMPLETED, result=text)
+        rows = await self._said(COMPLETE, StepStatus.COMPLETED, result=text)
         return "completed" if rows else "lease_lost"
 
     def interrupt(self) -> None:
@@ -225,7 +227,7 @@ class _Taking:
         if self._irrevocable and self._began and not isinstance(error, NotApplied):
             return await self._interrupted(failure)
         if failure.failure_class.retryable and self._taken["attempt"] < self._policy.get("attempts", 1):
-            rows = await self._again(remote.RETRY, failure, self._taken["attempt"], cause="retry")
+            rows = await self._again(RETRY, failure, self._taken["attempt"], cause="retry")
             return "retried" if rows else "lease_lost"
         return await self._ended(failure)
 
@@ -233,9 +235,9 @@ class _Taking:
         """Nobody knows how a write ended: whoever takes it next asks, where that is possible; else its run stops."""
         count, most = self._taken["redispatch_count"], redispatch_max(self._policy, self._engine.settings)
         if remote_steps.require(self._taken["name"]).declares.reconcile is not None and count < most:
-            rows = await self._again(remote.ASK_AGAIN, failure, count + 1, cause="redispatch")
+            rows = await self._again(ASK_AGAIN, failure, count + 1, cause="redispatch")
             return "redispatched" if rows else "lease_lost"
-        rows = await self._said(remote.INTERRUPT, StepStatus.STARTED, error=failure)
+        rows = await self._said(INTERRUPT, StepStatus.STARTED, error=failure)
         return "interrupted" if rows else "lease_lost"
 
     async def _again(self, statement: Statement, failure: Failure, count: int, *, cause: str) -> list[dict[str, Any]]:
@@ -252,13 +254,13 @@ class _Taking:
         if stopped is None or (self._irrevocable and self._began):
             cancelled = Failure(FailureClass.UNKNOWN, "CancelledError", "the step was cancelled", self._taken["key"])
             return await (self._interrupted(cancelled) if self._irrevocable else self._ended(cancelled))
-        rows = await self._said(remote.GIVE_BACK, StepStatus.OFFERED)
+        rows = await self._said(GIVE_BACK, StepStatus.OFFERED)
         for row in rows:
             self._engine.publisher.soon(Wake.of_step(row, cause="hand back"))
         return "handed_back" if rows else "lease_lost"
 
     async def _ended(self, failure: Failure) -> str:
-        rows = await self._said(remote.FAIL, StepStatus.FAILED, error=failure)
+        rows = await self._said(FAIL, StepStatus.FAILED, error=failure)
         return "failed" if rows else "lease_lost"
 
     async def _said(
@@ -276,7 +278,7 @@ class _Taking:
             event["failure"] = error.as_json()
         params = self._guard() | said | {"delay": delay, "data": json.dumps(event), "mine": "yes"}
         # Still started says nothing of whether it landed, and to interrupt twice is to interrupt once.
-        landed = remote.STEP_ENDED_BY if status is not StepStatus.STARTED else None
+        landed = STEP_ENDED_BY if status is not StepStatus.STARTED else None
         write = Write(statement, params, landed=landed, landed_params={"ended": str(status)}, of_step=True)
         rows = await self._engine.writer.write(write)
         for row in rows:
@@ -328,7 +330,7 @@ class Beats:
         self._due, self._stored = None, time.monotonic()
         said = {"progress": json.dumps(self._progress) if self._progress is not None else None}
         params = {**self._guard, **said, "silent_for": self._stored - self._spoken}
-        self._engine.submit(self._engine.writer.write(Write(remote.BEAT, params, of_step=True)))
+        self._engine.submit(self._engine.writer.write(Write(BEAT, params, of_step=True)))
 
 
 def redispatch_max(policy: Mapping[str, Any], settings: Settings) -> int:

@@ -1,6 +1,6 @@
 """What is asked about remote and external steps: which are in trouble, which have no message, which are on offer.
 
-These reads only choose candidates; the statements of `remote` check everything again.
+These reads only choose candidates; the statements of `offering`, `taking` and `ending` check everything again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, Double, Integer, Text, and_, func, or_, se
 from sqlalchemy.dialects.postgresql import UUID
 
 from agentrun.core.words import StepKind
+from agentrun.store.elsewhere import ELSEWHERE, LOST, MAY_REPEAT, OFFER_COLUMNS, OFFERED, SILENT, STARTED, UNCLAIMED
 from agentrun.store.mover import NAMESPACE, RUN_ID
-from agentrun.store.remote import ELSEWHERE, LOST, MAY_REPEAT, OFFER_COLUMNS, OFFERED, SILENT, STARTED, UNCLAIMED
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import runs, steps
 from agentrun.store.waits import KEY

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from agentrun.core.words import Effect, Status
-from agentrun.store import journal, remote
+from agentrun.store import journal, offering, taking
 from tests.guards.cases_remote import KEYS, asked, offer, taken, taker, token
 from tests.guards.scene import Scene, case
 
@@ -70,7 +70,7 @@ def each_run_is_moved_under_its_own_number(s: Scene) -> None:
 @case("offer_steps")
 def each_step_is_offered_in_its_own_run_and_refused_by_itself(s: Scene) -> None:
     first, second = s.make(s.rows.running), s.make(s.rows.running)
-    s.first(remote.OFFER, first, **offer("w"))
+    s.first(offering.OFFER, first, **offer("w"))
     s.set("waits", first, status="resolved", resolved_at="=now()")
     told = [(first, "w"), (first, "a"), (second, "w"), (second, "a")]
     answer = s.do_many([{"run_id": run_id} | offer(key) for run_id, key in told])
@@ -83,7 +83,7 @@ def each_step_is_offered_in_its_own_run_and_refused_by_itself(s: Scene) -> None:
 @case("take_steps")
 def each_step_is_taken_under_its_own_token_and_refused_by_itself(s: Scene) -> None:
     runs = [s.make(lambda: asked(s)) for _ in range(2)]
-    s.first(remote.TAKE, runs[0], key="other", **taker(), token_digest="taken before")
+    s.first(taking.TAKE, runs[0], key="other", **taker(), token_digest="taken before")
     told = [(run_id, key) for run_id in runs for key in KEYS]
     rows = [{"run_id": run_id, "key": key, "token_digest": token(run_id, key)} for run_id, key in told]
     answer = s.do_many([row | taker() for row in rows])

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from agentrun.core.words import Effect
-from agentrun.store import remote
+from agentrun.store import ending, offering, taking
 from tests.guards.scene import Scene, case
 
 TAKES = ("take_step", "take_external")
@@ -33,7 +33,7 @@ def asked(s: Scene, kind: str = "remote", effect: Effect = Effect.READ_ONLY) -> 
     """A parked run with two steps on offer, one of another age than the other."""
     run_id = s.rows.running()
     for key in KEYS:
-        s.first(remote.OFFER, run_id, **offer(key, kind, effect))
+        s.first(offering.OFFER, run_id, **offer(key, kind, effect))
     s.parked_by_hand(run_id)
     return run_id
 
@@ -48,7 +48,7 @@ def taken(s: Scene, kind: str = "remote", effect: Effect = Effect.READ_ONLY, *, 
     """The same, and both steps were taken under the step epoch 1."""
     run_id = asked(s, kind, effect)
     for key in KEYS:
-        take = remote.TAKE if kind == "remote" else remote.TAKE_EXTERNAL
+        take = taking.TAKE if kind == "remote" else taking.TAKE_EXTERNAL
         s.first(take, run_id, key=key, **taker(reconcilable), token_digest=token(run_id, key))
     return run_id
 
@@ -118,7 +118,7 @@ def only_who_holds_the_run_offers_a_step(s: Scene) -> None:
 def a_step_is_offered_once_and_afresh_where_it_has_to_be_done_again(s: Scene) -> None:
     def begun() -> UUID:
         run_id = s.rows.running()
-        s.first(remote.OFFER, run_id, **offer("w"))
+        s.first(offering.OFFER, run_id, **offer("w"))
         return run_id
 
     s.make(begun)
@@ -128,8 +128,8 @@ def a_step_is_offered_once_and_afresh_where_it_has_to_be_done_again(s: Scene) ->
     for status in ("not_applied", "redo"):
         s.set("steps", s.run, status=status)
         s.lands(**offer("w"))
-    s.first(remote.TAKE, s.run, **taker())
-    s.first(remote.COMPLETE, s.run)
+    s.first(taking.TAKE, s.run, **taker())
+    s.first(ending.COMPLETE, s.run)
     s.refused(**offer("w"))
 
 
@@ -245,7 +245,7 @@ def an_earlier_taker_may_complete_and_nothing_else(s: Scene) -> None:
 @case(*TAKERS)
 def the_taker_of_a_step_that_is_on_offer_again_may_complete_and_nothing_else(s: Scene) -> None:
     s.make(lambda: by_taker(s))
-    s.first(remote.GIVE_BACK, s.run)
+    s.first(offering.GIVE_BACK, s.run)
     (s.lands if s.statement.name == "complete_step" else s.refused)()
 
 
@@ -290,7 +290,7 @@ def a_taker_that_lives_interrupts_its_write_itself(s: Scene) -> None:
 @case("beat_step")
 def a_step_that_was_given_up_takes_no_beats(s: Scene) -> None:
     s.make(lambda: taken(s, effect=WRITE))
-    s.first(remote.INTERRUPT, s.run, mine="yes")
+    s.first(ending.INTERRUPT, s.run, mine="yes")
     s.refused()
 
 

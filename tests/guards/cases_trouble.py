@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID, uuid4
 
 from agentrun.core.words import Effect
-from agentrun.store import remote
+from agentrun.store import ending, offering
 from tests.guards.cases_remote import BY_HAND, KEYS, TROUBLES, WRITE, asked, lapsed, taken, token, usual
 from tests.guards.scene import Scene, case
 
@@ -95,7 +95,7 @@ def a_step_that_was_taken_by_another_or_is_on_offer_is_not_offered_by_hand(s: Sc
     s.make(lambda: lapsed(s))
     s.refused(step_epoch=0)
     s.refused(step_epoch=2)
-    s.first(remote.GIVE_BACK, s.run)
+    s.first(offering.GIVE_BACK, s.run)
     s.set("steps", s.run, lease_expires_at="=now() - interval '1 s'")
     s.refused()
 
@@ -108,9 +108,9 @@ def a_heartbeat_renews_the_steps_that_it_holds_and_says_what_it_lost(s: Scene) -
     s.make(lambda: lapsed(s))
     stolen, offered, interrupted, over = lapsed(s), lapsed(s), lapsed(s, effect=WRITE), lapsed(s)
     s.set("steps", stolen, step_epoch=2)
-    s.first(remote.GIVE_BACK, offered)
+    s.first(offering.GIVE_BACK, offered)
     s.set("steps", offered, lease_expires_at="=now() + interval '1 s'")
-    s.first(remote.INTERRUPT, interrupted)
+    s.first(ending.INTERRUPT, interrupted)
     s.set("runs", over, cancel_requested_at="=now()")
     s.others += [stolen, offered, interrupted]
     mine = [(s.run, "w"), (stolen, "w"), (offered, "w"), (interrupted, "w"), (over, "other")]
@@ -131,7 +131,7 @@ def a_heartbeat_renews_the_steps_that_it_holds_and_says_what_it_lost(s: Scene) -
 @case("renew_steps")
 def of_two_steps_of_a_run_the_lost_one_is_not_renewed_with_the_other(s: Scene) -> None:
     s.make(lambda: lapsed(s))
-    s.first(remote.GIVE_BACK, s.run, key="other")
+    s.first(offering.GIVE_BACK, s.run, key="other")
     answer = s.lands(run_ids=[s.run, s.run], keys=["w", "other"])
     assert {row["key"]: row["renewed"] for row in answer} == {"w": True, "other": False}
     assert len(answer) == 2
@@ -153,7 +153,7 @@ def only_its_own_word_has_landed(s: Scene) -> None:
     def failed() -> UUID:
         run_id = taken(s)
         for key in KEYS:
-            s.first(remote.FAIL, run_id, key=key)
+            s.first(ending.FAIL, run_id, key=key)
         return run_id
 
     s.make(failed)

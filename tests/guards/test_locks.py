@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from agentrun.core.words import Effect, StepStatus
-from agentrun.store import journal, remote, transitions
+from agentrun.store import ending, journal, offering, taking, transitions
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.testing import until
@@ -20,7 +20,9 @@ from tests.guards.conditions import statements
 from tests.guards.scene import Scene
 
 LOCK = " FOR NO KEY UPDATE"
-ELSEWHERE = {each.name for each in vars(remote).values() if isinstance(each, Statement)}
+ELSEWHERE = {
+    each.name for module in (offering, taking, ending) for each in vars(module).values() if isinstance(each, Statement)
+}
 UNDER_A_LOCK = [
     each
     for each in statements().values()

@@ -8,8 +8,9 @@ from uuid import uuid4
 import pytest
 
 from agentrun import Actor, Forbidden, NotAllowed, NotFound, Scope
-from agentrun.store import offers, remote
+from agentrun.store import ending, offering, offers
 from agentrun.store.sql import Statement
+from agentrun.store.taking import BEAT, TAKE
 from tests.races.conftest import Session
 from tests.remote.conftest import Doing, Here
 
@@ -107,7 +108,7 @@ COMPLETION = {"token_digest": None, "result": "42", "error": None}
 
 
 @pytest.mark.parametrize(
-    "again", [remote.REDISPATCH, remote.REDISPATCH_BY_HAND, remote.FAIL_TROUBLED, remote.RETRY_TROUBLED],
+    "again", [offering.REDISPATCH, offering.REDISPATCH_BY_HAND, ending.FAIL_TROUBLED, offering.RETRY_TROUBLED],
     ids=lambda statement: statement.name,
 )  # fmt: skip
 def test_a_result_that_lands_meanwhile_stands(here: Here, first: Session, second: Session, again: Statement) -> None:
@@ -115,7 +116,7 @@ def test_a_result_that_lands_meanwhile_stands(here: Here, first: Session, second
     here.taken_by_the_dead(run_id)
     (row,) = here.rows.database.rows(offers.TROUBLED[0], {"namespace": "default", "limit": 10})
     said = {"key": row["key"], "step_epoch": row["step_epoch"], "mine": None}
-    with first.holding(remote.COMPLETE, run_id, **said, **COMPLETION) as completed:
+    with first.holding(ending.COMPLETE, run_id, **said, **COMPLETION) as completed:
         waiting = second.tries(again, run_id, **said, token_digest=None)
     assert len(completed) == 1
     assert waiting.result() == []
@@ -129,8 +130,8 @@ def test_of_a_re_dispatch_and_a_late_result_both_land_in_that_order(
     run_id = here.parked("asks", {"step": "double", "input": 1})
     here.taken_by_the_dead(run_id)
     said = {"key": here.step(run_id).key, "step_epoch": 1, "mine": None}
-    with first.holding(remote.REDISPATCH, run_id, **said, token_digest=None) as moved:
-        waiting = second.tries(remote.COMPLETE, run_id, **said, **COMPLETION)
+    with first.holding(offering.REDISPATCH, run_id, **said, token_digest=None) as moved:
+        waiting = second.tries(ending.COMPLETE, run_id, **said, **COMPLETION)
     assert len(moved) == 1
     assert len(waiting.result()) == 1
     assert here.step(run_id).status == "completed"
@@ -139,8 +140,8 @@ def test_of_a_re_dispatch_and_a_late_result_both_land_in_that_order(
 def test_of_two_takers_one_has_it(here: Here, first: Session, second: Session) -> None:
     run_id = here.parked("asks", {"step": "double", "input": 1})
     said = {"key": here.step(run_id).key, "names": ["double"], "reconcilable": [], "effects": "{}"}
-    with first.holding(remote.TAKE, run_id, **said, token_digest="a") as taken:
-        waiting = second.tries(remote.TAKE, run_id, **said, token_digest="b")
+    with first.holding(TAKE, run_id, **said, token_digest="a") as taken:
+        waiting = second.tries(TAKE, run_id, **said, token_digest="b")
     assert len(taken) == 1
     assert waiting.result() == []
 
@@ -150,8 +151,8 @@ def test_a_beat_that_lands_first_keeps_the_step(here: Here, first: Session, seco
     here.taken_by_the_dead(run_id)
     here.sql("UPDATE agentrun.steps SET lease_expires_at = now() + interval '1 hour', due_at = now() - interval '1 s'")
     said = {"key": here.step(run_id).key, "step_epoch": 1, "token_digest": None, "mine": None}
-    with first.holding(remote.BEAT, run_id, **said, progress=None, silent_for=0.0) as beat:
-        waiting = second.tries(remote.FAIL_TROUBLED, run_id, **said)
+    with first.holding(BEAT, run_id, **said, progress=None, silent_for=0.0) as beat:
+        waiting = second.tries(ending.FAIL_TROUBLED, run_id, **said)
     assert len(beat) == 1
     assert waiting.result() == []
     assert here.step(run_id).status == "started"
