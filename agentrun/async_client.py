@@ -13,6 +13,7 @@ from uuid import UUID
 from agentrun.broker.waiting import wait_for_end_async
 from agentrun.client import Client, RunId, as_uuid, result_of, seconds_of
 from agentrun.core.actors import Actor
+from agentrun.core.errors import NotAllowed
 from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep
 from agentrun.runtime.commands import Wishes
 from agentrun.runtime.together import Together
@@ -26,11 +27,15 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """The verbs of Client as coroutines, on any event loop: its calls run in a few threads of their own."""
+    """The verbs of Client as coroutines, on any event loop: its calls run in a few threads of their own.
+
+    After `aclose` every verb raises NotAllowed, but for `drain`: nothing is left to be handed back.
+    """
 
     def __init__(self, **options: Any) -> None:
         self._client = Client(**options)
         self._threads = ThreadPoolExecutor(self._client.settings.max_connections, thread_name_prefix="agentrun client")
+        self._closed = False
         self._signals = Together(self._client.answers.send, self._threads, most=MOST_TOGETHER)
 
     async def enqueue(self, kind: str, request: Any = None, *, connection: Any = None, **wishes: Any) -> UUID:
@@ -114,6 +119,8 @@ class AsyncClient:
         check = functools.partial(answers.checked_signal, as_uuid(run_id), name, payload, by=by, expires=expires)
         # An actor's rights are read first, in a thread; a plain name has none to be read.
         signal = check() if isinstance(by, str) and self._client.commands.actor is None else await self._call(check)
+        # Checked before it is handed over: one that nobody sends now would go with those that are still under way.
+        self._refuse_closed()
         return await asyncio.wrap_future(self._signals.submit(signal))
 
     async def signals(self, run_id: RunId | None = None, **options: Any) -> Sequence[Mapping[str, Any]]:
@@ -165,8 +172,9 @@ class AsyncClient:
         return await asyncio.get_running_loop().run_in_executor(None, lambda: self._client.drain(within=within))
 
     async def aclose(self) -> None:
-        """As Client.close."""
+        """As Client.close. Calls under way go on to their end; a wait ends when it looks the next time."""
         await asyncio.get_running_loop().run_in_executor(None, self._client.close)
+        self._closed = True
         self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncClient:
@@ -176,5 +184,10 @@ class AsyncClient:
         await self.aclose()
 
     async def _call(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._refuse_closed()
         call = functools.partial(verb, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise NotAllowed("this AsyncClient is closed; make another one, and close it after its last call")
