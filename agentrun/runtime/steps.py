@@ -7,33 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from types import CoroutineType
-from typing import Any, Protocol, cast
-from uuid import UUID
+from typing import Any
 
-from agentrun.core.codec import digest, within
-from agentrun.core.errors import (
-    BodyError,
-    InvalidRequest,
-    InvalidResult,
-    NonDeterminism,
-    NotApplied,
-    StepFailed,
-    TooLarge,
-)
+from agentrun.core.errors import NonDeterminism
 from agentrun.core.failures import Failure, describe
-from agentrun.core.outcome import Cancelled, LeaseLost, LimitReached
-from agentrun.core.words import Effect, FailureClass, Reason, StepKind, StepStatus
-from agentrun.runtime.current import CURRENT, CurrentStep, idempotency_key
-from agentrun.runtime.effects import NOT_APPLIED, Applied
-from agentrun.runtime.keys import BRANCH
-from agentrun.runtime.lease import Lease
+from agentrun.core.outcome import LeaseLost, LimitReached
+from agentrun.core.words import Effect, Reason, StepKind, StepStatus
+from agentrun.runtime.fenced import Fenced
+from agentrun.runtime.journaling import by_position
 from agentrun.runtime.luck import luck
 from agentrun.runtime.spending import Spending
 from agentrun.runtime.stepspec import (
@@ -52,38 +37,18 @@ from agentrun.store import journal
 from agentrun.store.batches import Write
 from agentrun.store.budgets import BUDGETS_EXCEEDED
 from agentrun.store.database import Database
-from agentrun.store.reads import HELD
-from agentrun.store.sql import Statement
 
 LONGEST_PAUSE = 60.0
 """Seconds between the attempts of one step within a segment."""
 
 
-class JournalWriter(Protocol):
-    """What steps need of the engine."""
-
-    async def write(self, write: Write) -> list[dict[str, Any]]: ...
-
-    def trail(self, write: Write) -> None: ...
-
-    async def caught_up(self, run_id: UUID, epoch: int) -> None: ...
-
-
-@dataclass(slots=True)
-class Steps:
+@dataclass(slots=True, kw_only=True)
+class Steps(Fenced):
     """The steps of one segment: its lease, its journal, and what is in flight."""
 
-    writer: JournalWriter
-    lease: Lease
-    recorded: dict[str, Mapping[str, Any]]
-    result_limit: int
-    default_lease: float
     database: Database
-    threads: Executor
     spending: Spending
     namespace: str = "default"
-    owner: str | None = None
-    keep_arguments: bool = False
     replayed: int = 0
     executed: int = 0
     in_flight: dict[str, asyncio.Future[Any]] = field(default_factory=dict[str, "asyncio.Future[Any]"])
@@ -152,7 +117,7 @@ class Steps:
 
     async def _once(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
         self.executed += 1
-        if spec.kind is StepKind.STEP and spec.effect is Effect.READ_ONLY and _by_position(spec.key):
+        if spec.kind is StepKind.STEP and spec.effect is Effect.READ_ONLY and by_position(spec.key):
             return await self._read(spec, there)
         if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE):
             return await self._inline(spec, there)
@@ -266,116 +231,6 @@ class Steps:
         if spent is not None:
             self.spending.add(spent.input_tokens + spent.output_tokens, Decimal(spent.cost or 0))
 
-    # ---- what may not: fence, run, finish
-
-    async def _write(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
-        attempt = there["attempt"] + 1 if there is not None else 1
-        if there is not None and there["status"] == StepStatus.STARTED and spec.effect is Effect.NON_IDEMPOTENT_WRITE:
-            found = await self._reconciled(spec, there)
-            if found is not None:
-                return found[0]
-        await self._fence(spec, attempt)
-        try:
-            value = await self._called(spec, attempt)
-        except asyncio.CancelledError as error:
-            # A task that cancels itself is not asked to, and nobody knows what it did.
-            asked = asyncio.current_task()
-            let_go = spec.effect is Effect.IDEMPOTENT_WRITE and asked is not None and asked.cancelling() > 0
-            if let_go or isinstance(self.lease.stopped, LeaseLost):
-                raise
-            raise WriteUnknown(spec.key, spec.name, describe(error)) from error
-        except spec.passes as error:
-            await self._finish(spec, attempt, StepStatus.FAILED, error=describe(error))
-            raise
-        except Exception as error:
-            failure = describe(error)
-            if isinstance(error, NotApplied) or spec.effect is Effect.IDEMPOTENT_WRITE:
-                await self._finish(spec, attempt, StepStatus.FAILED, error=failure)
-                raise self._failed(spec, failure) from error
-            raise WriteUnknown(spec.key, spec.name, failure) from error
-        text = self._known(spec, value)
-        await self._finish(spec, attempt, StepStatus.COMPLETED, result=text, spent=spec.spent and spec.spent(value))
-        return as_replayed(spec, value, text)
-
-    def _known(self, spec: StepSpec, value: Any) -> str:
-        """The result of a write that happened: where it cannot be stored, the body must not hear of a failure."""
-        try:
-            return self._encoded(spec, value)
-        except (InvalidResult, TooLarge) as error:
-            raise WriteUnknown(spec.key, spec.name, describe(error)) from error
-
-    async def _fence(self, spec: StepSpec, attempt: int) -> None:
-        arguments = spec.arguments() if spec.arguments is not None else "null"
-        params = self._named(spec, attempt) | {
-            "args_digest": digest(arguments),
-            "args": arguments if self.keep_arguments else None,
-            "idempotency_key": idempotency_key(self.lease.run_id, spec.key),
-            "reconcilable": spec.reconcile is not None,
-            "lease": self.default_lease,
-        }
-        asked_at = time.monotonic()
-        rows = await self._written(journal.FENCE, params, StepStatus.STARTED)
-        if not rows:
-            raise await self._refused()
-        self.lease.extend(asked_at)
-        if self.lease.expired or isinstance(self.lease.stopped, LeaseLost):
-            # This process slept between the fence and here: somebody may have said by now how the write ended.
-            raise LeaseLost
-        if rows[0]["key"] is None and not rows[0].get("landed"):
-            raise BodyError(
-                f"write `{spec.name}` ({spec.key}) is in flight or has ended under another attempt and did not start; "
-                f"look at `agentrun show {self.lease.run_id}`"
-            )
-
-    async def _finish(
-        self,
-        spec: StepSpec,
-        attempt: int,
-        status: StepStatus,
-        *,
-        result: str | None = None,
-        error: Failure | None = None,
-        spent: Spent | None = None,
-    ) -> None:
-        params = self._guard(spec.key) | ended_with(status, result, error, spent)
-        params["lease"] = self.default_lease
-        if not await self._written(journal.FINISH, params, status):
-            raise LeaseLost
-        self._remember(spec, attempt, params)
-
-    def _remember(self, spec: StepSpec, attempt: int, said: Mapping[str, Any]) -> None:
-        """Whoever asks for the same key again in this segment gets what a replay would get. Positions never repeat."""
-        if not _by_position(spec.key):
-            self.recorded[spec.key] = {**self._named(spec, attempt), **said}
-
-    async def _reconciled(self, spec: StepSpec, there: Mapping[str, Any]) -> tuple[Any] | None:
-        """Ask outside how an interrupted write ended. None: nothing happened, it may start afresh."""
-        if spec.reconcile is None:
-            raise WriteUnknown(
-                spec.key, spec.name, Failure(FailureClass.UNKNOWN, "Interrupted", "the write was interrupted", spec.key)
-            )
-        try:
-            ask = functools.partial(self._maybe_in_thread, spec.reconcile, there["idempotency_key"])
-            answer = await self._inside(spec, there["attempt"], ask)
-        except Exception as error:
-            raise WriteUnknown(spec.key, spec.name, describe(error)) from error
-        if answer is NOT_APPLIED:
-            freed = await self._written(journal.NOT_APPLIED, self._guard(spec.key), StepStatus.NOT_APPLIED)
-            if not freed:
-                raise await self._refused()
-            return None
-        if not isinstance(answer, Applied):
-            told = f"the reconcile function returned {type(answer).__name__}, not Applied(result) or NOT_APPLIED"
-            raise WriteUnknown(spec.key, spec.name, Failure(FailureClass.UNKNOWN, "InvalidReconcile", told, spec.key))
-        text = self._known(spec, answer.result)
-        await self._finish(spec, there["attempt"], StepStatus.COMPLETED, result=text)
-        return (spec.decode(text),)
-
-    async def _maybe_in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
-        if inspect.iscoroutinefunction(function):
-            return await function(*args)
-        return await in_thread(self.threads, function, *args)
-
     # ---- exactly once: the write and its record in one transaction of the same database
 
     async def transact(self, spec: StepSpec, function: Callable[..., Any]) -> Any:
@@ -410,81 +265,3 @@ class Steps:
             return connection.execute(journal.STEP_LANDED.sql, asked).fetchone() is not None
 
         return self.database.committed(work, landed=landed, may_go_on=self.lease.check)
-
-    # ---- shared
-
-    def _called(self, spec: StepSpec, attempt: int) -> Coroutine[Any, Any, Any]:
-        called = self._inside(spec, attempt, spec.call)
-        return called if spec.timeout is None else _in_time(called, spec.timeout)
-
-    async def _inside(self, spec: StepSpec, attempt: int, call: Callable[[], Any]) -> Any:
-        """Call with the step's own context: `current_step()` works, and steps do not nest."""
-        step = CurrentStep(self.lease.run_id, spec.key, spec.name, attempt, self.owner, self._beat)
-        inside, outside = CURRENT.set(step), BRANCH.set(None)
-        try:
-            answer = call()
-            if type(answer) is CoroutineType:  # nearly always; to ask whether it is awaitable takes longer
-                return await cast("Awaitable[Any]", answer)
-            return await answer if inspect.isawaitable(answer) else answer
-        except (SystemExit, KeyboardInterrupt) as error:
-            # On their way further up they would end the event loop, and every other run's segment with it.
-            raise BodyError(f"`{spec.name}` raised {type(error).__name__}; a step must not end its process") from error
-        finally:
-            CURRENT.reset(inside)
-            BRANCH.reset(outside)
-
-    def _beat(self, _progress: object) -> None:
-        self.lease.check()
-
-    def _encoded(self, spec: StepSpec, value: Any) -> str:
-        what = f"the result of step `{spec.name}`"
-        try:
-            text = spec.encode(value)
-        except (InvalidRequest, ValueError) as error:
-            raise InvalidResult(f"{what}: {error}") from None
-        return within(text, self.result_limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES")
-
-    def _written(
-        self, statement: Statement, params: dict[str, Any], status: StepStatus
-    ) -> Coroutine[Any, Any, list[dict[str, Any]]]:
-        landed = {"landed_status": str(status)}
-        return self.writer.write(Write(statement, params, landed=journal.STEP_LANDED, landed_params=landed))
-
-    def _guard(self, key: str) -> dict[str, Any]:
-        return {"run_id": self.lease.run_id, "epoch": self.lease.epoch, "by": self.lease.owner, "key": key}
-
-    def _named(self, spec: StepSpec, attempt: int) -> dict[str, Any]:
-        return {
-            "run_id": self.lease.run_id,
-            "epoch": self.lease.epoch,
-            "by": self.lease.owner,
-            "key": spec.key,
-            "kind": str(spec.kind),
-            "name": spec.name,
-            "effect": str(spec.effect),
-            "attempt": attempt,
-            "args_digest": None,
-            "args": None,
-        }
-
-    def _failed(self, spec: StepSpec, failure: Failure) -> StepFailed:
-        failed = StepFailed(spec.key, spec.name, failure.error_type, failure.message, str(failure.failure_class))
-        failed.retry_after = failure.retry_after
-        return failed
-
-    async def _refused(self) -> BaseException:
-        """A guard refused: the row is another owner's, or a cancel was asked for before the heartbeat brought it."""
-        if self.lease.stopped is None:
-            rows = await self.writer.write(Write(HELD, self._guard("")))
-            self.lease.stop(Cancelled() if rows and rows[0]["cancel_requested"] else LeaseLost())
-        return Cancelled() if isinstance(self.lease.stopped, Cancelled) else LeaseLost()
-
-
-def _by_position(key: str) -> bool:
-    """Whether the key is a position in a branch: no other step of the segment has it."""
-    return key[0] == "#" and "/" not in key
-
-
-async def _in_time(called: Coroutine[Any, Any, Any], seconds: float) -> Any:
-    async with asyncio.timeout(seconds):
-        return await called
