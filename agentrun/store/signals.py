@@ -10,6 +10,7 @@ from sqlalchemy import (
     Double,
     Integer,
     Text,
+    case,
     delete,
     exists,
     false,
@@ -31,6 +32,12 @@ from agentrun.store.sql import Statement, compiled, later, now, number, param, s
 from agentrun.store.tables import runs, signals, waits
 from agentrun.store.waits import COUNTED, KEY, OPEN, SEEN_COLUMNS, held, registered
 
+_KEPT = (
+    signals.c.name == param("name", Text),
+    signals.c.taken_by_step.is_(None),
+    or_(signals.c.expires_at.is_(None), signals.c.expires_at > now()),
+)
+
 
 def _take_signal() -> Statement:
     """The oldest buffered signal of that name answers the step's wait.
@@ -40,17 +47,7 @@ def _take_signal() -> Statement:
     """
     source = held()
     answered = exists().where(waits.c.run_id == RUN_ID, waits.c.step_key == KEY, ~OPEN)
-    oldest = (
-        select(func.min(signals.c.id))
-        .where(
-            signals.c.run_id == RUN_ID,
-            signals.c.name == param("name", Text),
-            signals.c.taken_by_step.is_(None),
-            or_(signals.c.expires_at.is_(None), signals.c.expires_at > now()),
-            ~answered,
-        )
-        .scalar_subquery()
-    )
+    oldest = select(func.min(signals.c.id)).where(signals.c.run_id == RUN_ID, *_KEPT, ~answered).scalar_subquery()
     taken = (
         update(signals)
         .where(signals.c.run_id == source.c.id, signals.c.id == oldest, signals.c.taken_by_step.is_(None))
@@ -72,27 +69,30 @@ def _take_signal() -> Statement:
 def _send() -> Statement:
     """A signal for a run that `lock_runs` has locked in the same transaction. It is counted as every resolution is.
 
-    It answers the oldest open wait for its name, and a parked run goes back to the queue; where nobody waits for it, it
-    is kept. Returns the run as it is then, and whether it is `woken` by that. Refuses (no row): there is none, it has
-    ended, or it is in another namespace.
+    It answers the oldest open wait for its name, and a parked run goes back to the queue. Where nobody waits for it, it
+    is kept; and where an older one is kept already, that one answers in its place: a wait can open just after a signal
+    was kept for it, and the order is that of their sending. Returns the run as it is then, and whether it is `woken` by
+    that. Refuses (no row): there is none, it has ended, or it is in another namespace.
     """
     there = select(runs.c.id, runs.c.epoch).where(runs.c.id == RUN_ID, IN_NAMESPACE, runs.c.finished_at.is_(None))
     there = there.cte("there")
-    of_name = (waits.c.kind == word(WaitKind.SIGNAL), waits.c.name == param("name", Text))
-    # A webhook's wait belongs to whoever has its token.
-    asked = (waits.c.run_id == there.c.id, STILL_OPEN, *of_name, waits.c.token_digest.is_(None))
-    oldest = (
-        select(waits.c.id, there.c.epoch).where(*asked).order_by(waits.c.created_at, waits.c.step_key).limit(number(1))
-    )
-    oldest = oldest.cte("oldest")
+    oldest, first = _oldest_wait(there), _oldest_kept(there)
+    from_kept = first.c.id.is_not(None)
+    answer = {
+        "resolution": case((from_kept, first.c.payload), else_=param("payload", JSON)),
+        "resolved_by": case((from_kept, first.c.sent_by), else_=BY),
+    }
+    answering = select(oldest, *(value.label(name) for name, value in answer.items()))
+    answering = answering.select_from(oldest.outerjoin(first, true())).cte("answering")
     answered = (
         update(waits)
-        .where(waits.c.id == oldest.c.id)
-        .values(status=word(WaitStatus.RESOLVED), resolution=param("payload", JSON), resolved_by=BY, resolved_at=now())
-        .returning(waits.c.run_id.label("id"), oldest.c.epoch)
+        .where(waits.c.id == answering.c.id)
+        .values(status=word(WaitStatus.RESOLVED), resolved_at=now(), **{name: answering.c[name] for name in answer})
+        .returning(waits.c.run_id.label("id"), waits.c.resolved_by.label("by"), answering.c.epoch)
         .cte("answered")
     )
-    resolved = told(answered, EventType.RESOLVED, name="resolved")
+    taken = update(signals).where(signals.c.id == first.c.id).values(taken_by_step=answering.c.step_key).cte("taken")
+    resolved = told(answered, EventType.RESOLVED, by=answered.c.by, name="resolved")
     queued = moved(
         legal.RESOLVE_WAIT, Status.QUEUED, of=resolved, returning=RUN_COLUMNS, due_at=now(), resolutions=COUNTED
     )
@@ -104,9 +104,22 @@ def _send() -> Statement:
         .returning(*RUN_COLUMNS)
         .cte("counted")
     )
-    kept = _kept(there, ~exists(select(oldest.c.id)))
+    kept = _kept(there, or_(~exists(select(oldest.c.id)), exists(select(first.c.id))))
     sent = union_all(select(queued, true().label("woken")), select(counted, false().label("woken")))
-    return compiled("send_signal", sent.add_cte(told(queued, EventType.REQUEUED), kept))
+    return compiled("send_signal", sent.add_cte(told(queued, EventType.REQUEUED), taken, kept))
+
+
+def _oldest_wait(there: CTE) -> CTE:
+    of_name = (waits.c.kind == word(WaitKind.SIGNAL), waits.c.name == param("name", Text))
+    # A webhook's wait belongs to whoever has its token.
+    asked = (waits.c.run_id == there.c.id, STILL_OPEN, *of_name, waits.c.token_digest.is_(None))
+    oldest = select(waits.c.id, waits.c.step_key, there.c.epoch).where(*asked)
+    return oldest.order_by(waits.c.created_at, waits.c.step_key).limit(number(1)).cte("oldest")
+
+
+def _oldest_kept(there: CTE) -> CTE:
+    kept = select(signals.c.id, signals.c.payload, signals.c.sent_by).where(signals.c.run_id == there.c.id, *_KEPT)
+    return kept.order_by(signals.c.id).limit(number(1)).cte("first")
 
 
 def _kept(of: CTE, nobody_waits: ColumnElement[bool]) -> CTE:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from agentrun.core.words import Status
-from agentrun.store import journal
+from agentrun.store import journal, signals
 from tests.guards.scene import Scene, case
 
 CLOSES = ("close_wait_resolved", "close_wait_expired")
@@ -207,6 +207,34 @@ def a_signal_that_nobody_waits_for_is_kept_and_wakes_nobody(s: Scene) -> None:
         assert woken_by(s) == [False]
         assert s.row()["status"] == "waiting"
         assert [kept["name"] for kept in s.stored(s.run)[4]] == ["go"]
+
+
+def kept_before_its_wait(s: Scene, **signal: Any) -> UUID:
+    """A run with a signal `go` that was kept, and two waits for such a one that were registered just after that."""
+    run_id = s.rows.running()
+    s.first(signals.SEND, run_id, name="go", payload="1", by="first")
+    if signal:
+        s.set("signals", run_id, **signal)
+    for key in ("b", "a"):
+        s.rows.wait(run_id, key)
+    s.set("waits", run_id, kind="signal")
+    return run_id
+
+
+@case("send_signal")
+def a_signal_that_was_kept_before_its_wait_was_there_answers_it_first(s: Scene) -> None:
+    s.make(lambda: kept_before_its_wait(s))
+    s.lands(name="go", payload="2", by="second")
+    answered = {wait["step_key"]: (wait["resolution"], wait["resolved_by"]) for wait in s.stored(s.run)[3]}
+    assert answered == {"b": ("1", "first"), "a": (None, None)}
+    kept = [(signal["payload"], signal["taken_by_step"]) for signal in s.stored(s.run)[4]]
+    assert kept == [("1", "b"), ("2", None)]
+    past = {"expires_at": "=now() - interval '1 second'"}
+    for signal in ({"name": "other"}, {"taken_by_step": "earlier"}, past):
+        s.make(lambda signal=signal: kept_before_its_wait(s, **signal))
+        s.lands(name="go", payload="2", by="second")
+        assert {wait["step_key"]: wait["resolution"] for wait in s.stored(s.run)[3]} == {"b": "2", "a": None}
+        assert [kept["payload"] for kept in s.stored(s.run)[4]] == ["1"]
 
 
 @case("send_signal")

@@ -136,6 +136,20 @@ def test_a_signal_sent_while_its_wait_is_registered_is_found_before_the_run_park
     assert second.does(signals.TAKE_SIGNAL, run_id, **asked(run_id, "next")) == []
 
 
+def test_signals_keep_their_order_whenever_the_wait_is_registered(rows: Rows, first: Session, second: Session) -> None:
+    """The first is kept before the wait is there, the second finds the wait open."""
+    run_id = rows.running()
+    with first.holding(waits.LOCK, run_id):
+        first.does(signals.SEND, run_id, **asked(run_id, payload="1"))
+        assert second.does(signals.TAKE_SIGNAL, run_id, **asked(run_id)) == []
+        registering = second.tries(waits.REGISTER, run_id, **asked(run_id))
+    assert registering.result()[0]["status"] == "open"
+    with first.holding(waits.LOCK, run_id):
+        first.does(signals.SEND, run_id, **asked(run_id, payload="2"))
+    assert second.does(waits.OF_RUN, run_id)[0]["resolution"] == "1"
+    assert second.does(signals.TAKE_SIGNAL, run_id, **asked(run_id, "next"))[0]["resolution"] == "2"
+
+
 def test_a_signal_sent_after_its_wait_was_registered_finds_it(rows: Rows, first: Session, second: Session) -> None:
     run_id = rows.running()
     with first.holding(waits.REGISTER, run_id, **asked(run_id)):

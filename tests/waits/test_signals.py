@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ import pytest
 
 from agentrun import Actor, AsyncClient, Client, Context, Scope, Status, durable
 from agentrun.core.errors import AlreadyDecided, InvalidRequest, NotAllowed, NotFound, WaitExpired
+from agentrun.runtime.engine import Engine
 from agentrun.settings import Settings
 from agentrun.store import writer
 from agentrun.testing.crash import CrashSweep, When
@@ -117,6 +119,18 @@ def test_signals_that_come_early_are_kept_in_order(client: Client, go: Go) -> No
     for value in (3, 4):
         client.signal(run_id, "go", value)
     assert go(run_id).result == [1, 2, 3, 4]
+
+
+def test_signals_keep_their_order_while_the_run_takes_them(client: Client, engine: Engine) -> None:
+    """Sent one after the other, some of them just before the body asks, and some just after."""
+    for _ in range(5):
+        run_id = client.enqueue("listen", 30)
+        with ThreadPoolExecutor(1) as sender:
+            sending = sender.submit(lambda run_id=run_id: [client.signal(run_id, "go", value) for value in range(30)])
+            while not client.status(run_id).status.final:
+                engine.run(run_id)
+            sending.result()
+        assert client.status(run_id).result == list(range(30))
 
 
 def test_a_signal_answers_one_wait_and_the_next_one_the_next(client: Client, parked: Parked, go: Go) -> None:
