@@ -11,8 +11,10 @@ from uuid import UUID
 from agentrun.core.outcome import ContinueAsNew
 from agentrun.core.words import StepKind, WaitKind
 from agentrun.runtime.children import child_row, decoded_result, to_start
-from agentrun.runtime.keys import key_for
 from agentrun.runtime.waits import Waits, WaitSpec, child_id
+from agentrun.runtime.wishes import Wishing
+
+_OF_CHILDREN = "`start_within=…` of the verb itself bounds its start, `timeout=…` of the child's kind all of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,10 @@ class Child:
         return self._verbs.child_result(self.spec)
 
 
-class ChildVerbs:
+class ChildVerbs(Wishing):
     """Part of what Context can do. Positions are taken when a verb is called, as for steps."""
 
     waits: Waits
-    _key: str | None
     _owner: str | None
 
     def child(
@@ -53,7 +54,8 @@ class ChildVerbs:
         known for AGENTRUN_UNKNOWN_KIND_SECONDS. Raises StepFailed where the child fails or is cancelled; InvalidRequest
         before anything is stored.
         """
-        return self.child_result(self._child_spec(kind, request, queue, priority, tags, attributes, start_within))
+        spec = self._child_spec("child", kind, request, queue, priority, tags, attributes, start_within)
+        return self.child_result(spec)
 
     async def spawn(
         self,
@@ -67,12 +69,15 @@ class ChildVerbs:
         start_within: timedelta | float | None = None,
     ) -> Child:
         """Start a child and go on; `await child.result()` when it is needed, or never. Wishes as for `child`."""
-        spec = self._child_spec(kind, request, queue, priority, tags, attributes, start_within)
+        spec = self._child_spec("spawn", kind, request, queue, priority, tags, attributes, start_within)
         await self.waits.start(spec)
         return Child(child_id(self.waits.steps.lease.run_id, spec.key), spec, self)
 
     def continue_as_new(self, request: Any = None) -> None:
         """End this run and start a fresh one of its kind with a new request, atomically. Never returns."""
+        self.wishes.without(
+            "continue_as_new", "key", "name", "retries", "timeout", instead="it is no step: leave them out"
+        )
         raise ContinueAsNew(request)
 
     def child_result(self, spec: WaitSpec) -> Coroutine[Any, Any, Any]:
@@ -82,6 +87,7 @@ class ChildVerbs:
 
     def _child_spec(
         self,
+        verb: str,
         kind: str,
         request: Any,
         queue: str | None,
@@ -90,7 +96,8 @@ class ChildVerbs:
         attributes: Mapping[str, Any] | None,
         start_within: timedelta | float | None,
     ) -> WaitSpec:
-        key, settings, kinds = key_for(self._key), self.waits.settings, self.waits.kinds
+        key = self._key_alone(verb, instead=_OF_CHILDREN)
+        settings, kinds = self.waits.settings, self.waits.kinds
         row = child_row(
             settings,
             kinds,

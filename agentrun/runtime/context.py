@@ -17,11 +17,12 @@ from agentrun.runtime.effects import UNDECLARED, as_effect
 from agentrun.runtime.functions import Described, arguments_of, described
 from agentrun.runtime.gathering import gathered, leaving_what_waits
 from agentrun.runtime.keys import key_for
-from agentrun.runtime.kinds import ONCE, Retries, as_retries
+from agentrun.runtime.kinds import Retries, as_retries
 from agentrun.runtime.remote import RemoteVerbs
 from agentrun.runtime.stepspec import Performs, StepSpec, in_thread
 from agentrun.runtime.verbs import Decision, WaitingVerbs
 from agentrun.runtime.waits import Waits
+from agentrun.runtime.wishes import Wishes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,16 +42,6 @@ class RunFacts:
     deadline_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a body asks for one step (see `Context.options`)."""
-
-    key: str | None = None
-    name: str | None = None
-    retries: Retries = ONCE
-    timeout: float | None = None
-
-
 class Context(RemoteVerbs, WaitingVerbs):
     """A body's only door to the outside. Everything that goes through it is journaled and replayed.
 
@@ -62,8 +53,8 @@ class Context(RemoteVerbs, WaitingVerbs):
         self, run: RunFacts, steps: Performs, threads: Executor, wishes: Wishes, waits: Waits | None = None
     ) -> None:
         self.run = run
-        self._steps, self._threads, self._wishes = steps, threads, wishes
-        self._waits, self._key, self._owner = waits, wishes.key, run.owner
+        self._steps, self._threads, self.wishes = steps, threads, wishes
+        self._waits, self._owner = waits, run.owner
 
     @property
     def waits(self) -> Waits:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -83,9 +74,12 @@ class Context(RemoteVerbs, WaitingVerbs):
         """The same context with wishes for one step: `await ctx.options(key="…", retries=3).step(function, …)`.
 
         `key` replaces the position (it must not start with '#'), `name` is what people see, `retries` is for steps
-        that may be repeated, `timeout` is seconds per attempt.
+        that may be repeated, `timeout` is seconds per attempt. A verb raises BodyError for what it cannot keep: a
+        transaction has no timeout, a write in the fence no retries, a wait nothing but a key, a gather nothing.
         """
-        wishes = Wishes(key, name, self._wishes.retries if retries is None else as_retries(retries), timeout)
+        there, said = self.wishes, retries is not None
+        again = as_retries(retries) if said else there.retries
+        wishes = Wishes(key, name, again, timeout, said or there.retried)
         return Context(self.run, self._steps, self._threads, wishes, self._waits)
 
     @property
@@ -97,11 +91,6 @@ class Context(RemoteVerbs, WaitingVerbs):
     def owner(self) -> str | None:
         """Whom the run works for."""
         return self.run.owner
-
-    @property
-    def wishes(self) -> Wishes:
-        """What was asked for with `options`."""
-        return self._wishes
 
     @property
     def threads(self) -> Executor:
@@ -151,6 +140,8 @@ class Context(RemoteVerbs, WaitingVerbs):
         known = described(function)
         declaration = known.declared or UNDECLARED
         effect = declaration.effect if effect is None else as_effect(effect)
+        if effect.is_write:
+            self.wishes.without("write", "retries", instead=_NO_RETRIES)
         return self._perform(
             StepKind.WRITE,
             known,
@@ -168,17 +159,20 @@ class Context(RemoteVerbs, WaitingVerbs):
         `connection` is a psycopg connection to agentrun's own PostgreSQL database, inside a transaction that commits
         together with the step. The function is a plain one and runs in a thread; what it raises rolls everything back
         and comes as StepFailed. For writes to other systems, `write` is the verb.
+
+        Raises BodyError for a timeout: `SET LOCAL statement_timeout` is PostgreSQL's own.
         """
+        self.wishes.without("transaction", "timeout", instead=_NO_TIMEOUT)
         known = described(function)
         spec = StepSpec(
-            key=key_for(self._wishes.key),
+            key=key_for(self.wishes.key),
             kind=StepKind.WRITE,
-            name=self._wishes.name or known.name,
+            name=self.wishes.name or known.name,
             effect=Effect.READ_ONLY,
             call=_unused,
             encode=known.encode,
             decode=known.decode,
-            retries=self._wishes.retries,
+            retries=self.wishes.retries,
         )
 
         def inside(connection: Any) -> Any:
@@ -197,6 +191,12 @@ class Context(RemoteVerbs, WaitingVerbs):
         `limit` bounds how many run at once; a branch that waits keeps its place. With `wait_all`, all of them end
         before the first failure (in order) is raised; with `fail_fast`, the first failure ends the others' work.
         """
+        try:
+            self.wishes.without("gather", "key", "name", "retries", "timeout", instead=_NO_STEP)
+        except BodyError:
+            for awaitable in awaitables:
+                awaitable.close()
+            raise
         with leaving_what_waits(self.waits.waiting_on):
             return await gathered(awaitables, limit=limit, fail_fast=on_failure == "fail_fast")
 
@@ -216,7 +216,7 @@ class Context(RemoteVerbs, WaitingVerbs):
         reconcile: Callable[..., Any] | None = None,
         arguments: Callable[[], str] | None = None,
     ) -> Coroutine[Any, Any, Any]:
-        wishes = self._wishes
+        wishes = self.wishes
         called = function if known.is_async else functools.partial(in_thread, self._threads, function)
         spec = StepSpec(
             key=key_for(wishes.key),
@@ -317,6 +317,17 @@ class SyncContext:
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+_NO_RETRIES = (
+    "a write is not tried again within its segment. Leave it out: the run's requeues repeat an idempotent write, and "
+    "nothing repeats another by itself"
+)
+_NO_TIMEOUT = (
+    "its function runs in a thread, which cannot be interrupted. Let PostgreSQL end it: "
+    """`connection.execute("SET LOCAL statement_timeout = '20s'")` as the first thing inside the transaction"""
+)
+_NO_STEP = "it is no step. Give them to each of its branches: `ctx.gather(ctx.options(…).step(…), …)`"
 
 
 async def _unused() -> None:

@@ -24,16 +24,18 @@ from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, Wait
 from agentrun.runtime.current import idempotency_key
 from agentrun.runtime.effects import as_effect
 from agentrun.runtime.gathering import note_waiting
-from agentrun.runtime.keys import key_for
 from agentrun.runtime.kinds import Retries, as_retries
 from agentrun.runtime.remotesteps import remote_steps
 from agentrun.runtime.stepspec import WriteUnknown, recorded_failure, same_step
 from agentrun.runtime.waits import Waits, wait_id
+from agentrun.runtime.wishes import Wishing
 from agentrun.store.batches import Write
 from agentrun.store.offering import OFFER
 
 LONGEST_PAUSE = 600.0
 """Seconds between two tries, where the body says how long the first pause is: the row keeps the time, not a process."""
+
+_OF_ITS_OWN = "give the verb itself its `timeout=…` and `retries=…`; its first argument is its name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,10 @@ class OfferSpec:
     decoded: Callable[[str], Any]
 
 
-class RemoteVerbs:
+class RemoteVerbs(Wishing):
     """Mixed into Context. Positions are taken when a verb is called, as for steps."""
 
     waits: Waits
-    _key: str | None
 
     def remote(
         self,
@@ -93,7 +94,7 @@ class RemoteVerbs:
         known = step.result if step is not None else None
         settings = self.waits.settings
         spec = OfferSpec(
-            key=key_for(self._key),
+            key=self._key_alone("remote", instead=_OF_ITS_OWN),
             kind=StepKind.REMOTE,
             name=_named(name),
             effect=said or declared,
@@ -128,7 +129,7 @@ class RemoteVerbs:
             redispatch_max=redispatch_max,
         ) | {"window": _seconds(window)}  # fmt: skip
         spec = OfferSpec(
-            key=key_for(self._key),
+            key=self._key_alone("external", instead=_OF_ITS_OWN),
             kind=StepKind.EXTERNAL,
             name=_named(name),
             effect=as_effect(effect),

@@ -18,7 +18,6 @@ from agentrun.core.codec import decode
 from agentrun.core.errors import BodyError
 from agentrun.core.words import Effect, StepKind, WaitKind
 from agentrun.runtime.childverbs import ChildVerbs
-from agentrun.runtime.keys import key_for
 from agentrun.runtime.schemas import checked_default, checked_schema
 from agentrun.runtime.stepspec import StepSpec
 from agentrun.runtime.waits import WaitSpec, expiry
@@ -26,6 +25,8 @@ from agentrun.runtime.waits import WaitSpec, expiry
 SHORTEST_PARK = 1.0
 """Seconds: a shorter sleep holds its worker, since giving the run up and back costs more."""
 
+_KEY_ONLY = "a sleep has a key and nothing else: leave it out"
+_EXPIRES = "`expires=…` of the verb itself says how long it waits"
 _UNSET = object()
 
 
@@ -73,7 +74,7 @@ class WaitingVerbs(ChildVerbs):
         """
         span = duration if isinstance(duration, timedelta) else timedelta(seconds=duration or 0)
         total = (span + timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)).total_seconds()
-        key = key_for(self._key)
+        key = self._key_alone("sleep", instead=_KEY_ONLY)
         if total <= SHORTEST_PARK:
             return self._nap(key, total)
         return self.waits.ask(WaitSpec(key, StepKind.SLEEP, WaitKind.TIMER, "sleep", due_in=total))
@@ -82,7 +83,8 @@ class WaitingVerbs(ChildVerbs):
         """Go on at an instant (with a time zone). Raises BodyError for one without."""
         if when.tzinfo is None:
             raise BodyError("sleep_until needs a datetime with a time zone, for example datetime(..., tzinfo=UTC)")
-        return self.waits.ask(WaitSpec(key_for(self._key), StepKind.SLEEP, WaitKind.TIMER, "sleep", due_at=when))
+        key = self._key_alone("sleep_until", instead=_KEY_ONLY)
+        return self.waits.ask(WaitSpec(key, StepKind.SLEEP, WaitKind.TIMER, "sleep", due_at=when))
 
     def signal(
         self, name: str, *, timeout: timedelta | float | None = None, default: Any = _UNSET
@@ -92,10 +94,9 @@ class WaitingVerbs(ChildVerbs):
         After `timeout` (seconds or a timedelta) WaitExpired is raised, or `default` is the answer where one is given.
         """
         policy = expiry("fail") if default is _UNSET else expiry("default", default=default)
+        key = self._key_alone("signal", instead="`timeout=…` of the verb itself says how long it waits")
         return self.waits.ask(
-            WaitSpec(
-                key_for(self._key), StepKind.SIGNAL, WaitKind.SIGNAL, name, due_in=_seconds(timeout), on_expiry=policy
-            )
+            WaitSpec(key, StepKind.SIGNAL, WaitKind.SIGNAL, name, due_in=_seconds(timeout), on_expiry=policy)
         )
 
     def approval(
@@ -123,7 +124,7 @@ class WaitingVerbs(ChildVerbs):
             "four_eyes": four_eyes,
         }
         spec = WaitSpec(
-            key_for(self._key),
+            self._key_alone("approval", instead=_EXPIRES),
             StepKind.APPROVAL,
             WaitKind.APPROVAL,
             question[:200],
@@ -157,7 +158,7 @@ class WaitingVerbs(ChildVerbs):
         if on_expiry == "default":
             checked_default(_as_json(default), asked)
         spec = WaitSpec(
-            key_for(self._key),
+            self._key_alone("input", instead=_EXPIRES),
             StepKind.INPUT,
             WaitKind.INPUT,
             question[:200],
@@ -171,7 +172,7 @@ class WaitingVerbs(ChildVerbs):
 
     async def webhook(self, *, expires: timedelta | float | None = None) -> Webhook:
         """A token for one answer from outside: put it into a URL, then `await hook.wait()`."""
-        key = key_for(self._key)
+        key = self._key_alone("webhook", instead=_EXPIRES)
         token = await self.waits.steps.perform(_token_step(f"{key[:190]}:token"))
         spec = self.webhook_spec(key, token, expires)
         await self.waits.start(spec)

@@ -1,0 +1,42 @@
+"""What a body wishes for one step (`ctx.options`). A verb that cannot keep a wish says so: none is passed over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrun.core.errors import BodyError
+from agentrun.runtime.keys import key_for
+from agentrun.runtime.kinds import ONCE, Retries
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a body asks for one step (see `Context.options`)."""
+
+    key: str | None = None
+    name: str | None = None
+    retries: Retries = ONCE
+    timeout: float | None = None
+    retried: bool = False
+    """Whether the body said `retries`. Those of its kind hold for the steps that may be repeated, and for no other."""
+
+    def without(self, verb: str, *words: str, instead: str) -> None:
+        """Raises BodyError where one of these was asked for: `verb` cannot keep it. `instead` is the next step."""
+        asked = [word for word in words if self._asked(word)]
+        if asked:
+            said = " and ".join(f"`{word}`" for word in asked)
+            raise BodyError(f"`ctx.{verb}` cannot keep {said} of `ctx.options`; {instead}")
+
+    def _asked(self, word: str) -> bool:
+        return self.retried if word == "retries" else getattr(self, word) is not None
+
+
+class Wishing:
+    """Part of what Context is: the verbs' way to what was wished for."""
+
+    wishes: Wishes
+
+    def _key_alone(self, verb: str, *, instead: str) -> str:
+        """The key of a step that keeps nothing else of its wishes. Raises BodyError where more was asked for."""
+        self.wishes.without(verb, "name", "retries", "timeout", instead=instead)
+        return key_for(self.wishes.key)
