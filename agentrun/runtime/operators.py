@@ -14,7 +14,7 @@ from agentrun.core.errors import InvalidRequest, NotAllowed
 from agentrun.core.failures import failed_steps_in
 from agentrun.core.records import Run
 from agentrun.core.wake import Wake
-from agentrun.core.words import Reason, Status, StepStatus
+from agentrun.core.words import Effect, Reason, Status, StepStatus
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.external import External
 from agentrun.runtime.settling import woken_parents
@@ -105,9 +105,10 @@ class Operators:
     def _why_no_redrive(self, run: Run) -> str:
         if run.status is not Status.FAILED:
             return f"run `{run.id}` is {run.status}; only a failed run can be redriven"
-        if run.pending_effect is not None:
+        never_repeated = Effect.NON_IDEMPOTENT_WRITE
+        if any(row["effect"] == never_repeated and not row["reconcilable"] for row in self.in_flight(run.id)):
             return (
-                f"run `{run.id}` has a write in flight ({run.pending_effect}); find out whether it happened, then "
+                f"run `{run.id}` has a write in flight ({never_repeated}); find out whether it happened, then "
                 f"`agentrun resolve {run.id} --applied|--not-applied`"
             )
         return f"run `{run.id}` keeps no request to start again from; run it anew"

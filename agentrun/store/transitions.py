@@ -64,14 +64,18 @@ CLAIMED_COLUMNS = (
 def write_in_flight(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Whether a non-idempotent write of the run started, has not said how it ended, and cannot be asked.
 
-    A remote one counts once nobody works on it any more: until then its taker says how it ends.
+    A remote one counts once nobody works on it any more: until then its taker says how it ends. While its run goes on,
+    the sweep gives it up, and the run hears of that; once the run has ended, the lapsed lease says it.
     """
+    left = or_(
+        steps.c.lease_expires_at.is_(None), and_(steps.c.lease_expires_at < now(), runs.c.finished_at.is_not(None))
+    )
     return exists().where(
         steps.c.run_id == run_id,
         steps.c.status == word(StepStatus.STARTED),
         steps.c.effect == word(Effect.NON_IDEMPOTENT_WRITE),
         ~steps.c.reconcilable,
-        steps.c.lease_expires_at.is_(None),
+        left,
     )
 
 

@@ -1,6 +1,7 @@
 """Chaos with real processes: `python -m tests.chaos --seed 7 --scale 1.0`. Exit 1 where a promise breaks.
 
 At scale 1: 300 runs of 5 writes, 30 SIGKILLs among three workers, two flushes of Redis, one restart of PostgreSQL.
+Runs of some kinds do their writes in steps, those of others in remote steps that any of the workers takes.
 """
 
 from __future__ import annotations

@@ -43,13 +43,17 @@ class Aftermath:
 
     def check(self) -> None:
         """Nothing is left over, twice, or out of order."""
-        assert self.eyes.statuses() == Counter({"completed": self.runs})
-        assert self.eyes.not_exactly_once(WRITES) == []
-        assert self.eyes.effects() == WRITES * self.runs
-        assert self.eyes.half_states() == []
-        assert self.eyes.out_of_order() == []
         results = self.eyes("SELECT DISTINCT result::text AS result FROM agentrun.runs")
-        assert results == [{"result": str(sum(range(WRITES)))}]
+        facts: dict[str, tuple[object, object]] = {
+            "runs": (self.eyes.statuses(), Counter({"completed": self.runs})),
+            "effects not there exactly once": (self.eyes.not_exactly_once(WRITES), []),
+            "effects": (self.eyes.effects(), WRITES * self.runs),
+            "half states": (self.eyes.half_states(), []),
+            "out of order": (self.eyes.out_of_order(), []),
+            "results": (results, [{"result": str(sum(range(WRITES)))}]),
+        }
+        broken = [f"{what}: {found}, not {wanted}" for what, (found, wanted) in facts.items() if found != wanted]
+        assert not broken, "\n".join(broken)
 
     def _all_ended(self) -> list[Run]:
         """Every run is completed, or dead-lettered naming what was in flight. Returns the dead letters."""
@@ -71,7 +75,9 @@ class Aftermath:
             self.done["dead letters: budget spent"] += 1
             return
         named = {write["key"] for write in run.error["in_flight"]}
-        assert (run.reason, named) == (Reason.NOT_RETRYABLE, in_flight), run
+        assert run.reason is Reason.NOT_RETRYABLE, run
+        # Side by side, another remote step's taker may have died since: it is in flight, and could not be named.
+        assert self.eyes.given_up(run.id) <= named <= in_flight, run
         assert named, f"run {run.id} was dead-lettered and names no write: {run.error}"
         self.done["dead letters: write in flight"] += 1
 

@@ -1,5 +1,7 @@
 """What the workers of a chaos run do: five writes each, into a table that takes the same effect any number of times.
 
+They are done in steps of the run's own segment, or in remote steps that any worker of the fleet takes.
+
 Every effect commits by a connection of its own, so nothing of agentrun can take it back or make it happen.
 """
 
@@ -12,7 +14,17 @@ from contextlib import closing
 
 import psycopg
 
-from agentrun import NOT_APPLIED, Applied, Context, Effect, SyncContext, current_step, durable, effect
+from agentrun import (
+    NOT_APPLIED,
+    Applied,
+    Context,
+    Effect,
+    SyncContext,
+    current_step,
+    durable,
+    effect,
+    remote_step,
+)
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS side_effects (
@@ -21,6 +33,9 @@ CREATE TABLE IF NOT EXISTS side_effects (
 )
 """
 WRITES = 5
+ELSEWHERE = "agentrun.elsewhere"
+"""A queue beside the usual one, for some of the remote steps."""
+
 SLOWEST = 0.06
 """Seconds on either side of the effect, at most; one write in ten takes six times as long."""
 
@@ -75,7 +90,45 @@ async def chaos_reconciled(ctx: Context, writes: int) -> int:
     return sum([await ctx.write(happen_and_be_found, number) for number in range(writes)])
 
 
-KINDS = ("chaos", "chaos-plain", "chaos-side-by-side", "chaos-reconciled")
+@remote_step("happen-elsewhere", effect=Effect.NON_IDEMPOTENT_WRITE)
+def happen_elsewhere(number: int) -> int:
+    """The same, in whichever worker takes it; nobody can ask how it ended."""
+    return happen(number)
+
+
+@remote_step("happen-elsewhere-and-be-found", effect=Effect.NON_IDEMPOTENT_WRITE, reconcile=find, queue=ELSEWHERE)
+def happen_elsewhere_and_be_found(number: int) -> int:
+    """The same, for those who can ask: whoever takes it after somebody else asks first."""
+    return happen(number)
+
+
+@durable("chaos-remote")
+async def chaos_remote(ctx: Context, writes: int) -> int:
+    """One after the other, and the run is parked meanwhile."""
+    return sum([await ctx.remote("happen-elsewhere", number) for number in range(writes)])
+
+
+@durable("chaos-remote-side-by-side")
+async def chaos_remote_side_by_side(ctx: Context, writes: int) -> int:
+    """All on offer at once, for several workers to take."""
+    return sum(await ctx.gather(*[ctx.remote("happen-elsewhere", number) for number in range(writes)]))
+
+
+@durable("chaos-remote-reconciled")
+def chaos_remote_reconciled(ctx: SyncContext, writes: int) -> int:
+    """In a plain function, and on a queue of their own; an interrupted one is offered again and asked about."""
+    return sum([ctx.remote("happen-elsewhere-and-be-found", number) for number in range(writes)])
+
+
+KINDS = (
+    "chaos",
+    "chaos-remote",
+    "chaos-plain",
+    "chaos-remote-side-by-side",
+    "chaos-side-by-side",
+    "chaos-remote-reconciled",
+    "chaos-reconciled",
+)
 
 
 def _connect() -> psycopg.Connection:

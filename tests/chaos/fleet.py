@@ -21,6 +21,7 @@ from agentrun.store.database import Database
 from agentrun.testing import environment
 from agentrun.testing.guard import Guard
 from agentrun.testing.nodes import LocalProcess, Node, celery_command
+from tests.chaos.bodies import ELSEWHERE
 
 POOLS = ("threads", "prefork", "threads")
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,8 @@ class Fleet:
 
     def _worker(self, pool: str) -> Node:
         name = f"worker-{next(self._numbers)}"
-        shape = ["-P", pool, "-c", "8" if pool == "threads" else "3", "-n", f"{name}@%h"]
+        queues = ",".join([self._settings.queue, self._settings.system_queue, ELSEWHERE])
+        shape = ["-P", pool, "-c", "8" if pool == "threads" else "3", "-n", f"{name}@%h", "-Q", queues]
         return self._node("worker", *shape, "--without-mingle", "--without-gossip", name=name, ready=" ready.")
 
     def _node(self, *arguments: str, name: str, ready: str) -> Node:

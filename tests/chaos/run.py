@@ -48,6 +48,6 @@ def chaos(plan: Plan, settings: Settings, postgres: EmbeddedPostgres, directory:
 
 
 def _told(eyes: Eyes) -> Counter[str]:
-    words = ("claimed", "lease_lost", "reaped", "requeued", "settled")
+    words = ("claimed", "lease_lost", "reaped", "redispatched", "requeued", "settled")
     moves = eyes.moves()
     return Counter({f"events: {word}": moves[word] for word in words}) + Counter({"effects": eyes.effects()})

@@ -1,4 +1,6 @@
-"""The faults, in an order that the seed decides: kills (some aimed into a write), flushes of Redis, a restart."""
+"""The faults, in an order that the seed decides: kills (some aimed into a write or a remote step), flushes of Redis, a
+restart.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ class Storm:
             what = getattr(self, f"_{fault}")(wave)
             counts = ", ".join(f"{count} {status}" for status, count in sorted(self.eyes.statuses().items()))
             self.say(f"{number:>3}/{len(faults)} {what:<46} {counts}, {self.eyes.effects()} effects")
-            assert self.eyes.half_states() == []
+            half = self.eyes.half_states()
+            assert not half, half
 
     def _faults(self) -> list[str]:
         faults = ["kill"] * self.plan.kills + ["flush"] * self.plan.flushes
@@ -87,15 +90,24 @@ class Storm:
 
     def _at_work(self) -> bool:
         statuses = self.eyes.statuses()
-        return bool(statuses["queued"] or statuses["running"])
+        return bool(statuses["queued"] or statuses["running"] or statuses["waiting"])
 
     def _kill(self, wave: range) -> str:
-        """Half of the kills are aimed at a process that is inside a write, the others at anybody."""
+        """Half of the kills are aimed at a process that is inside a write or a remote step, the others at anybody."""
         self._set_to_work(wave)
         if self.luck.random() < 0.5:
             with contextlib.suppress(AssertionError):
-                return self._kill_process(self.luck.choice(until(self.eyes.in_a_write, 3)), "inside a write")
+                return self._kill_inside(until(self._inside, 3))
         return self._kill_anybody()
+
+    def _inside(self) -> list[tuple[int, str]]:
+        """The dead are inside still, until their leases have lapsed."""
+        return [(pid, where) for pid, where in self.eyes.in_a_write() if self.fleet.of(pid) is not None]
+
+    def _kill_inside(self, seen: list[tuple[int, str]]) -> str:
+        """Remote steps are hit as often as writes are, though fewer of them are at work at any moment."""
+        where = self.luck.choice(sorted({where for _, where in seen}))
+        return self._kill_process(self.luck.choice([pid for pid, there in seen if there == where]), where)
 
     def _kill_anybody(self) -> str:
         node = self.luck.choice(self.fleet.workers)
@@ -106,7 +118,7 @@ class Storm:
     def _kill_process(self, pid: int, where: str) -> str:
         node = self.fleet.of(pid)
         if node is None:
-            # It is the row of a process that is dead already.
+            # It died by itself just now.
             return self._kill_anybody()
         child = pid != node.pid
         if child and self.luck.random() < 0.5:
