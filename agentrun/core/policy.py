@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from agentrun.core.errors import InvalidRequest
 from agentrun.core.failures import Failure
 from agentrun.core.retry_after import LONGEST_RETRY_AFTER
 from agentrun.core.words import Reason, Status
@@ -45,11 +47,17 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Seconds: min(base x 2^n, cap), and up to `jitter` of that on top."""
+    """Seconds: min(base x 2^n, cap), and up to `jitter` of that on top. Raises InvalidRequest for what is no pause."""
 
     base: float = 30.0
     cap: float = 600.0
     jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        for what in ("base", "cap", "jitter"):
+            value: object = getattr(self, what)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise InvalidRequest(f"the {what} of a backoff must be a number, 0 or more, not {repr(value)[:80]}")
 
     def delay(self, requeue_count: int, luck: float) -> float:
         """Seconds until the next attempt; `luck` in [0, 1) places it within the jitter."""

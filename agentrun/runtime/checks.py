@@ -17,6 +17,7 @@ from agentrun.core.errors import InvalidRequest
 LEAST_URGENT = 9
 LONGEST_NAME = 200
 LONGEST_DELAY = timedelta(days=3650)
+MOST_ATTEMPTS = 1_000_000
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -51,6 +52,26 @@ def checked_seconds(what: str, value: object) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _bearable(seconds):
         raise InvalidRequest(f"{what} must be 0 seconds to 10 years, as seconds or a timedelta, not {_shown(value)}")
     return float(seconds)
+
+
+def checked_timeout(value: object) -> float | None:
+    """Seconds or a timedelta, more than 0 to ten years; None stays None."""
+    try:
+        seconds = checked_seconds("timeout", value)
+    except InvalidRequest:
+        seconds = 0.0
+    if seconds == 0:
+        raise InvalidRequest(
+            f"timeout must be more than 0 seconds and at most 10 years, as seconds or a timedelta, not {_shown(value)}"
+        )
+    return seconds
+
+
+def checked_attempts(value: object) -> int:
+    """How often something is tried, the first time included: 1 to a million."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
+        raise InvalidRequest(f"retries must be 1 (tried once) to {MOST_ATTEMPTS:,} attempts, not {_shown(value)}")
+    return value
 
 
 def checked_attributes(value: object) -> str:

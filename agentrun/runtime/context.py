@@ -17,7 +17,7 @@ from agentrun.runtime.effects import UNDECLARED, as_effect
 from agentrun.runtime.functions import Described, arguments_of, described
 from agentrun.runtime.gathering import gathered, leaving_what_waits
 from agentrun.runtime.keys import key_for
-from agentrun.runtime.kinds import Retries, as_retries
+from agentrun.runtime.kinds import Retries
 from agentrun.runtime.remote import RemoteVerbs
 from agentrun.runtime.stepspec import Performs, StepSpec, in_thread
 from agentrun.runtime.verbs import Decision, WaitingVerbs
@@ -69,17 +69,16 @@ class Context(RemoteVerbs, WaitingVerbs):
         key: str | None = None,
         name: str | None = None,
         retries: Retries | int | None = None,
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
     ) -> Context:
         """The same context with wishes for one step: `await ctx.options(key="…", retries=3).step(function, …)`.
 
         `key` replaces the position (it must not start with '#'), `name` is what people see, `retries` is for steps
-        that may be repeated, `timeout` is seconds per attempt. A verb raises BodyError for what it cannot keep: a
-        transaction has no timeout, a write in the fence no retries, a wait nothing but a key, a gather nothing.
+        that may be repeated, `timeout` is seconds (or a timedelta) per attempt. Raises BodyError for a value that
+        cannot be one of these; so does a verb for what it cannot keep: a transaction has no timeout, a write in the
+        fence no retries, a wait nothing but a key, a gather nothing.
         """
-        there, said = self.wishes, retries is not None
-        again = as_retries(retries) if said else there.retries
-        wishes = Wishes(key, name, again, timeout, said or there.retried)
+        wishes = self.wishes.then(key, name, retries, timeout)
         return Context(self.run, self._steps, self._threads, wishes, self._waits)
 
     @property
@@ -257,7 +256,7 @@ class SyncContext:
         key: str | None = None,
         name: str | None = None,
         retries: Retries | int | None = None,
-        timeout: float | None = None,
+        timeout: timedelta | float | None = None,
     ) -> SyncContext:
         """As `Context.options`."""
         return SyncContext(self._context.options(key=key, name=name, retries=retries, timeout=timeout), self._loop)

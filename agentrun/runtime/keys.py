@@ -42,9 +42,12 @@ def key_for(explicit: str | None) -> str:
     branch = BRANCH.get()
     if branch is None:
         raise BodyError("a step was asked for inside another step, or outside its body; call it from the body itself")
-    if explicit is None:
-        return branch.next_key()
-    if not explicit or explicit.startswith("#") or len(explicit) > 200:
+    return branch.next_key() if explicit is None else checked_key(explicit)
+
+
+def checked_key(explicit: object) -> str:
+    """A key that a body gives. Raises BodyError where it cannot be one, or could be a position."""
+    if not isinstance(explicit, str) or not explicit or explicit.startswith("#") or len(explicit) > 200:
         raise BodyError(f"a step's key must be 1 to 200 characters and must not start with '#', not {explicit!r}")
     return explicit
 

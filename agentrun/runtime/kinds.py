@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError, create_model
 
 from agentrun.core.codec import encode
 from agentrun.core.errors import ConfigurationError, InvalidRequest, InvalidResult, UnknownKind
 from agentrun.core.policy import Backoff
+from agentrun.runtime.checks import checked_attempts, checked_timeout
 
 Body = Callable[..., Any]
 B = TypeVar("B", bound=Body)
@@ -26,10 +28,19 @@ STEP_BACKOFF = Backoff(base=1.0, cap=30.0)
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a step that may be repeated is tried within its segment, and how long the pauses are (seconds)."""
+    """How often a step that may be repeated is tried within its segment, and how long the pauses are (seconds).
+
+    Raises InvalidRequest for less than one attempt, and for what is no backoff.
+    """
 
     attempts: int = 1
     backoff: Backoff = STEP_BACKOFF
+
+    def __post_init__(self) -> None:
+        checked_attempts(self.attempts)
+        if not isinstance(cast("object", self.backoff), Backoff):
+            told = repr(self.backoff)[:80]
+            raise InvalidRequest(f"the backoff of retries must be a Backoff(base, cap, jitter), not {told}")
 
 
 ONCE = Retries()
@@ -182,16 +193,17 @@ def durable(
     `ctx.step` uses by default; `max_requeues` and `lease_seconds` override the settings. With `four_eyes`, no approval
     of a run is given by the run's owner.
 
-    Raises ConfigurationError where the signature cannot be used or the name is taken.
+    Raises ConfigurationError where the signature or an option cannot be used, or the name is taken.
     """
-    options = Options(
-        queue=queue,
-        max_requeues=max_requeues,
-        timeout=as_timedelta(timeout),
-        lease_seconds=lease_seconds,
-        retries=as_retries(retries),
-        four_eyes=four_eyes,
-    )
+    with configuring(name):
+        options = Options(
+            queue=queue,
+            max_requeues=max_requeues,
+            timeout=as_timedelta(timeout),
+            lease_seconds=lease_seconds,
+            retries=as_retries(retries),
+            four_eyes=four_eyes,
+        )
 
     def register(body: B) -> B:
         registry.add(kind_of(name, body, options))
@@ -238,20 +250,30 @@ def explain(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:5])
 
 
+@contextmanager
+def configuring(name: str) -> Generator[None]:
+    """Around the options of a kind: what cannot be one is a ConfigurationError that names the kind."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise ConfigurationError(f"kind `{name}`: {error}") from None
+
+
 def as_timedelta(value: timedelta | float | None) -> timedelta | None:
-    """Seconds or a timedelta as a timedelta."""
-    return timedelta(seconds=value) if isinstance(value, int | float) else value
+    """Seconds or a timedelta as a timedelta. Raises InvalidRequest for what is no time, or none at all."""
+    seconds = checked_timeout(value)
+    return timedelta(seconds=seconds) if seconds is not None else None
 
 
 def as_retries(value: Retries | int | None) -> Retries:
-    """A number of attempts, or the policy itself."""
+    """A number of attempts, or the policy itself. Raises InvalidRequest for anything else."""
     match value:
         case None:
-            return Retries()
-        case int():
-            return Retries(attempts=value)
+            return ONCE
         case Retries():
             return value
+        case _:
+            return Retries(attempts=value)
 
 
 def plain_request(takes: list[inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:

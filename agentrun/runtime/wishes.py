@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
-from agentrun.core.errors import BodyError
-from agentrun.runtime.keys import key_for
-from agentrun.runtime.kinds import ONCE, Retries
+from agentrun.core.errors import BodyError, InvalidRequest
+from agentrun.runtime.checks import checked_name, checked_timeout
+from agentrun.runtime.keys import checked_key, key_for
+from agentrun.runtime.kinds import ONCE, Retries, as_retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,21 @@ class Wishes:
     timeout: float | None = None
     retried: bool = False
     """Whether the body said `retries`. Those of its kind hold for the steps that may be repeated, and for no other."""
+
+    def then(
+        self, key: str | None, name: str | None, retries: Retries | int | None, timeout: timedelta | float | None
+    ) -> Wishes:
+        """What is said now; `retries` that were said before stay. Raises BodyError for what cannot be wished for."""
+        try:
+            return Wishes(
+                key=checked_key(key) if key is not None else None,
+                name=checked_name("name", name) if name is not None else None,
+                retries=as_retries(retries) if retries is not None else self.retries,
+                timeout=checked_timeout(timeout),
+                retried=retries is not None or self.retried,
+            )
+        except InvalidRequest as error:
+            raise BodyError(f"`ctx.options` was given what it cannot keep: {error}") from None
 
     def without(self, verb: str, *words: str, instead: str) -> None:
         """Raises BodyError where one of these was asked for: `verb` cannot keep it. `instead` is the next step."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
 
 from agentrun import Client, Context, Effect, Retries, Retryable, Status, StepFailed, SyncContext, durable
-from agentrun.core.errors import BodyError
+from agentrun.agents import register_agent
+from agentrun.core.errors import BodyError, ConfigurationError, InvalidRequest
 from agentrun.core.policy import Backoff
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.kinds import Registry
 
 QUICK = Backoff(base=0.001, cap=0.001)
 
@@ -137,3 +143,70 @@ def test_a_run_that_goes_on_as_new_takes_no_options_along(engine: Engine, client
     run_id = client.enqueue("k", 2)
     engine.run(run_id)
     assert client.status(run_id).status is Status.QUEUED
+
+
+# ---- values
+
+
+def no_number(what: str) -> list[Any]:
+    return [("a", f"{what}.*not 'a'"), ([], f"{what}.*not \\[\\]"), (True, f"{what}.*not True")]
+
+
+BAD: dict[str, list[tuple[Any, str]]] = {
+    "retries": [
+        *no_number(r"retries must be 1 \(tried once\) to 1,000,000 attempts"),
+        *((value, f"retries must be 1.*, not {value}") for value in (0, -2, 1.5, 10**9)),
+    ],
+    "timeout": [
+        *no_number("timeout must be more than 0 seconds and at most 10 years, as seconds or a timedelta"),
+        *((value, f"timeout must be more than 0.*, not {value}") for value in (0, -1, float("nan"), float("inf"))),
+        (timedelta(0), r"timeout must be more than 0.*not datetime\.timedelta\(0\)"),
+    ],
+    "name": [("", "name must be 1 to 200"), (7, "name must be 1 to 200.*not 7"), ("x" * 201, "name must be 1 to 200")],
+    "key": [("", "key must be 1 to 200"), (7, "key must be 1 to 200.*not 7"), ("#1", "must not start with '#'")],
+}
+
+
+@pytest.mark.parametrize("word", BAD)
+def test_a_value_that_cannot_be_an_option_is_refused_where_it_is_said(word: str, run: Any) -> None:
+    @durable("k")
+    async def body(ctx: Context) -> int:
+        for value, told in BAD[word]:
+            with pytest.raises(BodyError, match=told):
+                ctx.options(**{word: value})
+        return len(BAD[word])
+
+    assert run("k").result == len(BAD[word])
+
+
+def test_a_timeout_may_be_a_timedelta(run: Any) -> None:
+    @durable("k")
+    async def body(ctx: Context) -> str:
+        with pytest.raises(StepFailed, match="TimeoutError"):
+            await ctx.options(timeout=timedelta(milliseconds=50)).step(asyncio.Event().wait)
+        return await ctx.options(timeout=timedelta(minutes=1)).step(act)
+
+    assert run("k").result == "done"
+
+
+@pytest.mark.parametrize("word", ["retries", "timeout"])
+def test_a_kind_refuses_them_where_it_is_registered_and_names_itself(word: str, kinds: Registry) -> None:
+    for value, told in BAD[word]:
+        with pytest.raises(ConfigurationError, match=f"kind `careless`: {told}"):
+            durable("careless", **{word: value})
+        with pytest.raises(ConfigurationError, match=f"kind `careless`: {told}"):
+            register_agent(Agent(TestModel(), name="careless"), **{word: value})
+    assert kinds.get("careless") is None
+
+
+def test_retries_and_their_backoff_refuse_what_they_cannot_be() -> None:
+    for value, told in BAD["retries"]:
+        with pytest.raises(InvalidRequest, match=told):
+            Retries(attempts=value)
+    seconds: Any = 5
+    with pytest.raises(InvalidRequest, match=r"must be a Backoff\(base, cap, jitter\), not 5"):
+        Retries(3, backoff=seconds)
+    for word in ("base", "cap", "jitter"):
+        for value in (-1, float("nan"), float("inf"), "a", None, True):
+            with pytest.raises(InvalidRequest, match=f"the {word} of a backoff must be a number, 0 or more, not "):
+                Backoff(**{word: value})
