@@ -79,7 +79,7 @@ def _measured(
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     _add_sizes(parser, registry)
-    parser.add_argument("--history", type=int, help="finished runs under the sweep; default 1,000,000")
+    parser.add_argument("--history", type=_count, help="finished runs under the sweep; default 1,000,000")
     commands = parser.add_subparsers(dest="command", metavar="[peers | profile | statements]")
     peers = commands.add_parser("peers", help="beside other libraries; `make bench-peers` installs them")
     _add_sizes(peers, beside_peers)
@@ -87,17 +87,24 @@ def _arguments() -> argparse.Namespace:
     peers.add_argument("--peer", action="append", default=[], choices=names, help="repeat for several")
     aid = commands.add_parser("profile", help="a worker's workload in this process, under cProfile")
     aid.add_argument("workload", choices=list(WORKLOADS))
-    aid.add_argument("--runs", type=int)
-    aid.add_argument("--in-flight", type=int, default=200)
-    aid.add_argument("--lines", type=int, default=25)
+    aid.add_argument("--runs", type=_count)
+    aid.add_argument("--in-flight", type=_count, default=200)
+    aid.add_argument("--lines", type=_count, default=25)
     commands.add_parser("statements", help="how many statements each operation sends")
     return parser.parse_args()
 
 
 def _add_sizes(parser: argparse.ArgumentParser, measurements: dict[str, Measurement]) -> None:
     parser.add_argument("--only", action="append", default=[], choices=list(measurements), help="repeat for several")
-    parser.add_argument("--rounds", type=int, help="of each measurement; default 3, with --quick 1")
+    parser.add_argument("--rounds", type=_count, help="of each measurement; default 3, with --quick 1")
     parser.add_argument("--quick", action="store_true", help="small sizes: shows that it works, measures little")
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, not {text!r}")
+    return number
 
 
 if __name__ == "__main__":

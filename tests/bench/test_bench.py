@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-import bench.__main__  # noqa: F401 - it imports every measurement
+import bench.__main__  # it imports every measurement
 from bench import report
 from bench.common import Bench
 from bench.measure import FLOOR, OURS, Measurement, Peer, Row, Samples, at_least, at_least_times, beside_peers, registry
@@ -130,6 +130,34 @@ def test_the_cheapest_measurement_gives_a_figure_per_round_for_both_sides(tiny: 
     registry["enqueue"].run(tiny)
     assert {side: len(values) for side, values in tiny.samples.all["enqueue"].items()} == {OURS: 2, FLOOR: 2}
     assert all(value > 0 for values in tiny.samples.all["enqueue"].values() for value in values)
+
+
+@pytest.mark.parametrize("number", ["-1", "0", "two", "1.5", ""])
+@pytest.mark.parametrize(
+    ("before", "option"),
+    [
+        ((), "--rounds"),
+        (("--quick",), "--rounds"),
+        ((), "--history"),
+        (("peers",), "--rounds"),
+        (("profile", "noop"), "--runs"),
+        (("profile", "noop"), "--in-flight"),
+        (("profile", "noop"), "--lines"),
+    ],
+)
+def test_less_than_one_of_anything_is_refused_before_anything_starts(
+    before: tuple[str, ...],
+    option: str,
+    number: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Bench, "started", None)
+    monkeypatch.setattr(sys, "argv", ["bench", *before, f"{option}={number}"])
+    with pytest.raises(SystemExit) as ended:
+        bench.__main__.main()
+    assert ended.value.code == 2
+    assert f"argument {option}: must be a whole number, 1 or more, not {number!r}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("peer", [*DURABLE, *QUEUES])
