@@ -117,7 +117,7 @@ class Answers(Unanswered):
         # A plain name is not checked, and then nothing has to be read first.
         sender = actor if isinstance(actor, str) else self._may(run_id, by, Scope.INPUT)[2]
         said = {"kind": "signal", "name": checked_name("a signal's name", name)}
-        answer = Answer(text=self._text(payload), by=sender, said=said)
+        answer = Answer(text=self._text(payload, "the signal's payload"), by=sender, said=said)
         kept = checked_seconds("expires", expires)
         if kept is None:
             kept = self._commands.settings.signal_expires_seconds or None
@@ -161,7 +161,7 @@ class Answers(Unanswered):
         if row["status"] != WaitStatus.OPEN:
             raise AlreadyDecided(f"the wait of this token is {row['status']}; a token answers once")
         said = {"key": row["step_key"], "kind": "webhook"}
-        answer = Answer(text=self._text(payload), by="webhook", said=said)
+        answer = Answer(text=self._text(payload, "the webhook's payload"), by="webhook", said=said)
         return self._resolved(run, row, answer, Actor("webhook"), here=False)
 
     # ---- who, and on what

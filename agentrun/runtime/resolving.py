@@ -77,6 +77,6 @@ class Resolving:
     def _wake(self, moved: list[type_of_row]) -> None:
         self._commands.publisher.wake(*(Wake.of(row, cause="resolved") for row in moved))
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: Any, what: str = "the answer") -> str:
         limit = self._commands.settings.max_result_bytes
-        return within(encode(value, what="the answer"), limit, what="the answer", setting="AGENTRUN_MAX_RESULT_BYTES")
+        return within(encode(value, what=what), limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES")

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from agentrun import Actor, AsyncClient, Client, Context, Scope, Status, durable
-from agentrun.core.errors import AlreadyDecided, InvalidRequest, NotAllowed, NotFound, WaitExpired
+from agentrun.core.errors import AlreadyDecided, InvalidRequest, NotAllowed, NotFound, TooLarge, WaitExpired
 from agentrun.runtime.engine import Engine
 from agentrun.settings import Settings
 from agentrun.store import writer
@@ -253,6 +253,22 @@ def test_a_signal_for_a_run_that_ended_or_is_not_there_is_refused(client: Client
     with pytest.raises(NotFound):
         client.signal("00000000-0000-7000-8000-000000000000", "go")
     assert rows.stored(run_id) == before
+
+
+def test_a_payload_that_cannot_be_stored_is_refused_by_what_it_is_the_payload_of(
+    client: Client, settings: Settings, parked: Parked
+) -> None:
+    run_id = parked("hook")
+    token = token_of(client, run_id)
+    for bad, error, told in (
+        (object(), InvalidRequest, "cannot be stored as JSON"),
+        ("x" * settings.max_result_bytes, TooLarge, "bytes of JSON, over the limit"),
+    ):
+        with pytest.raises(error, match=f"^the signal's payload .*{told}"):
+            client.signal(run_id, "go", bad)
+        with pytest.raises(error, match=f"^the webhook's payload .*{told}"):
+            client.webhook(token, bad)
+    assert client.signals(run_id) == []
 
 
 def test_signals_in_the_buffer_are_taken_once_and_in_order_whatever_commit_their_run_dies_at(
