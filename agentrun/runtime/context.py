@@ -201,7 +201,7 @@ class Context(RemoteVerbs, WaitingVerbs):
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """The time, recorded at the first pass: the same at every replay."""
-        return self._perform(StepKind.STEP, described(_utc_now), _utc_now, (), {})
+        return self._perform(StepKind.STEP, described(_utc_now), _utc_now, (), {}, name="now")
 
     def _perform(
         self,
@@ -211,6 +211,7 @@ class Context(RemoteVerbs, WaitingVerbs):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
+        name: str | None = None,
         effect: Effect = Effect.READ_ONLY,
         reconcile: Callable[..., Any] | None = None,
         arguments: Callable[[], str] | None = None,
@@ -220,7 +221,7 @@ class Context(RemoteVerbs, WaitingVerbs):
         spec = StepSpec(
             key=key_for(wishes.key),
             kind=kind,
-            name=wishes.name or known.name,
+            name=wishes.name or name or known.name,
             effect=effect,
             call=functools.partial(called, *args, **kwargs),
             encode=known.encode,

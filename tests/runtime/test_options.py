@@ -145,6 +145,14 @@ def test_a_run_that_goes_on_as_new_takes_no_options_along(engine: Engine, client
     assert client.status(run_id).status is Status.QUEUED
 
 
+def test_the_time_is_shown_by_the_name_of_its_verb(run: Any, client: Client) -> None:
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        await ctx.now()
+
+    assert [step.name for step in client.steps(run("k").id)] == ["now"]
+
+
 # ---- values
 
 
