@@ -11,7 +11,7 @@ import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
-from agentrun import Client, Context, Effect, Retries, Retryable, Status, StepFailed, SyncContext, durable
+from agentrun import Client, Context, Effect, Reason, Retries, Retryable, Status, StepFailed, SyncContext, durable
 from agentrun.agents import register_agent
 from agentrun.core.errors import BodyError, ConfigurationError, InvalidRequest
 from agentrun.core.policy import Backoff
@@ -143,6 +143,61 @@ def test_a_run_that_goes_on_as_new_takes_no_options_along(engine: Engine, client
     run_id = client.enqueue("k", 2)
     engine.run(run_id)
     assert client.status(run_id).status is Status.QUEUED
+
+
+# ---- what the guides say of writes that take too long
+
+
+def test_a_timeout_of_asyncio_around_a_write_leaves_its_result_to_the_replay(run: Any) -> None:
+    let, got = asyncio.Event(), list[str]()
+
+    async def slow() -> str:
+        await let.wait()
+        return "written"
+
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        try:
+            async with asyncio.timeout(0.05):
+                got.append(await ctx.write(slow))
+        except TimeoutError:
+            got.append("timed out")
+            let.set()
+            raise Retryable("a second segment, please") from None
+
+    assert run("k").status is Status.COMPLETED
+    assert got == ["timed out", "written"]
+
+
+def test_a_timeout_of_an_idempotent_write_is_recorded_as_its_failure(run: Any) -> None:
+    got: list[str] = []
+
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        try:
+            await ctx.options(timeout=0.05).write(asyncio.Event().wait, effect=Effect.IDEMPOTENT_WRITE)
+        except StepFailed as failed:
+            got.append(failed.error_type)
+        if len(got) < 2:
+            raise Retryable("a second segment, please")
+
+    assert run("k").status is Status.COMPLETED
+    assert got == ["TimeoutError", "TimeoutError"]
+
+
+def test_a_timeout_of_another_write_leaves_it_unknown(run: Any) -> None:
+    @durable("k")
+    async def body(ctx: Context) -> str:
+        try:
+            await ctx.options(timeout=0.05).write(asyncio.Event().wait)
+        except Exception:
+            return "went on"
+        return "in time"
+
+    done = run("k")
+    assert (done.status, done.reason, done.pending_effect) == (
+        Status.FAILED, Reason.NOT_RETRYABLE, "non_idempotent_write",
+    )  # fmt: skip
 
 
 def test_the_time_is_shown_by_the_name_of_its_verb(run: Any, client: Client) -> None:
