@@ -20,6 +20,7 @@ from agentrun.broker.flower import FlowerSettings
 from agentrun.cli import app
 from agentrun.core import errors
 from agentrun.core.words import EventType, FailureClass, Reason, Status
+from agentrun.embedded.programs import SHARED
 from agentrun.runtime.kinds import durable
 from agentrun.settings import PREFIX, Settings
 from agentrun.testing import environment
@@ -110,6 +111,11 @@ def test_the_command_lines_page_has_every_command_option_and_exit_code() -> None
     options = {names for names in options if names[0].startswith("-")}
     assert not {names for names in options if not any(f"`{name}" in text for name in names)}
     assert not {error.__name__ for error in _errors() if error.exit_code > 1 and f"| {error.exit_code} |" not in text}
+
+
+def test_the_command_lines_page_says_where_roots_data_are() -> None:
+    text = (REFERENCE / "cli.md").read_text(encoding="utf-8")
+    assert f"As root, PostgreSQL's data and log are in `{SHARED}/postgres-…`" in text
 
 
 def test_every_module_of_store_and_runtime_has_an_owner() -> None:
