@@ -51,13 +51,19 @@ class Steps(Fenced):
     namespace: str = "default"
     replayed: int = 0
     executed: int = 0
-    in_flight: dict[str, asyncio.Future[Any]] = field(default_factory=dict[str, "asyncio.Future[Any]"])
+    in_flight: dict[str, tuple[StepSpec, asyncio.Future[Any]]] = field(
+        default_factory=dict[str, "tuple[StepSpec, asyncio.Future[Any]]"]
+    )
+    """By key: who is performed, and what ends with it. A task of its own brings the result, too."""
+
     writes: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
+    """Writes and transactions in flight: they go on when the body that asked for them is cancelled."""
+
     broken: NonDeterminism | WriteUnknown | None = None
     """What ends the segment whatever the body makes of it: no step starts after it."""
 
     repeatable: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
-    """Of the writes in flight, those that may be done again."""
+    """Of these, those that may be done again."""
 
     closed: bool = False
     """The body has ended: what it left behind starts nothing any more."""
@@ -84,11 +90,20 @@ class Steps(Fenced):
         if spec.kind is StepKind.MODEL:
             await self.may_spend()
         same = self.in_flight.get(spec.key) if self.in_flight else None
-        if same is None:
-            return await self._once(spec, there)
-        # The same call dispatched twice (one key): one effect, one result.
-        answer = await asyncio.shield(same)
-        return answer if isinstance(same, asyncio.Task) else await self.perform(spec)
+        return await (self._once(spec, there) if same is None else self._joined(spec, *same))
+
+    async def _joined(self, spec: StepSpec, first: StepSpec, ending: asyncio.Future[Any]) -> Any:
+        """The same call dispatched twice (one key): one effect, one result. Another call stops, as in a replay."""
+        self._same(spec, {"kind": str(first.kind), "name": first.name})
+        try:
+            answer = await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            mine = asyncio.current_task()
+            if not ending.cancelled() or (mine is not None and mine.cancelling()):
+                raise
+            # Whoever came first has given it up, and this one has not.
+            return await self.perform(spec)
+        return answer if isinstance(ending, asyncio.Task) else await self.perform(spec)
 
     def _may_start(self) -> None:
         self.lease.check()
@@ -122,10 +137,12 @@ class Steps(Fenced):
         if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE):
             return await self._inline(spec, there)
         task = detached(self._write(spec, there) if spec.effect.is_write else self._read(spec, there))
-        self.in_flight[spec.key] = task
-        if spec.effect.is_write:
+        self.in_flight[spec.key] = spec, task
+        # A transaction's function is in a thread, and nothing takes it back from there.
+        goes_on = spec.effect.is_write or spec.recorded_by_call
+        if goes_on:
             self.writes.add(task)
-            if spec.effect is Effect.IDEMPOTENT_WRITE:
+            if spec.effect is not Effect.NON_IDEMPOTENT_WRITE:
                 self.repeatable.add(task)
         # As `asyncio.shield`, for half of its price: the write goes on when the body is cancelled.
         told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -134,7 +151,7 @@ class Steps(Fenced):
             return await told
         except asyncio.CancelledError:
             # A cancel does not interrupt a write in flight: its end is recorded before the segment ends.
-            if isinstance(self.lease.stopped, LeaseLost) or not spec.effect.is_write:
+            if isinstance(self.lease.stopped, LeaseLost) or not goes_on:
                 task.cancel()
             raise
         finally:
@@ -142,7 +159,8 @@ class Steps(Fenced):
                 told.exception()  # a body that was cancelled just then does not hear of it
 
     async def _inline(self, spec: StepSpec, there: Mapping[str, Any] | None) -> Any:
-        done = self.in_flight[spec.key] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.in_flight[spec.key] = spec, done
         try:
             return await self._read(spec, there)
         finally:
@@ -201,7 +219,9 @@ class Steps(Fenced):
                     continue
                 await self._record(spec, attempt, StepStatus.FAILED, began, error=failure)
                 raise self._failed(spec, failure) from error
-            if not spec.recorded_by_call:
+            if spec.recorded_by_call:
+                self._remember(spec, attempt, ended(StepStatus.COMPLETED, text, None))
+            else:
                 spent = spec.spent and spec.spent(value)
                 await self._record(spec, attempt, StepStatus.COMPLETED, began, result=text, spent=spent)
             return as_replayed(spec, value, text)
@@ -256,7 +276,7 @@ class Steps(Fenced):
             value = function(connection)
             # Last in the transaction: the run's row stays unlocked while the function works.
             said = ended(StepStatus.COMPLETED, self._encoded(spec, value), None) | {"took": time.monotonic() - began}
-            if not connection.execute(journal.RECORD.sql, guard | said).fetchall():
+            if not connection.execute(journal.RECORD_IN_TRANSACTION.sql, guard | said).fetchall():
                 raise LeaseLost
             return value
 

@@ -18,7 +18,7 @@ from agentrun.store.notices import DEAD_REASONS
 from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.sweeping import queue_names
 from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
-from agentrun.store.transitions import write_in_flight
+from agentrun.store.transitions import write_left_behind
 
 MOST = 10_000
 """How many due runs of a queue, or dead letters, are counted."""
@@ -144,7 +144,7 @@ def _waiting() -> Statement:
 def _dead() -> Statement:
     """Dead letters of the last seven days, by what they died of."""
     cause = case(
-        (write_in_flight(runs.c.id), word("write")),
+        (write_left_behind(runs.c.id), word("write")),
         (runs.c.error.op("->>")(word("type")) == word("remote_step_lost"), word("lost_step")),
         (and_(runs.c.reason == word("retries_exhausted"), runs.c.crash_count > number(0)), word("crashes")),
         else_=word("other"),

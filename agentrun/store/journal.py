@@ -92,7 +92,7 @@ def _since(took: ColumnElement[Any]) -> ColumnElement[Any]:
 
 def _recorded(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> ReturningInsert[Any, Any]:
     """The one place where a step is recorded: new, or to be done again."""
-    values = {"run_id": held.c.id, **given, "seq": event_seq.next_value(), "finished_at": now()}
+    values = {"run_id": held.c.id, "seq": event_seq.next_value(), "finished_at": now(), **given}
     return (
         insert(steps)
         .from_select(list(values), select(*values.values()).select_from(held))
@@ -164,6 +164,14 @@ def _record(*, with_usage: bool) -> Statement:
         .cte("spent")
     )
     return compiled("record_with_usage", select(spent.c.id).add_cte(_booked(spent)))
+
+
+def _record_in_transaction() -> Statement:
+    """As `record`, last in the transaction that did the step: the time of both is that of its beginning."""
+    held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
+    times = {"started_at": now(), "finished_at": now() + seconds(func.coalesce(param("took", Double), number(0)))}
+    recorded = _recorded(held, {**_NAMED, **_SAID, **times})
+    return compiled("record_in_transaction", select(recorded.cte("recorded")))
 
 
 def _booked(spent: CTE) -> CTE:
@@ -359,6 +367,7 @@ def _step_landed() -> Statement:
 
 
 RECORD = later(_record, with_usage=False)
+RECORD_IN_TRANSACTION = later(_record_in_transaction)
 RECORD_WITH_USAGE = later(_record, with_usage=True)
 FENCE = later(_fence)
 FINISH = later(_finish)

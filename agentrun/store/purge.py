@@ -35,7 +35,7 @@ from agentrun.store.mover import BY, NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
 from agentrun.store.sql import Statement, any_of, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import moves, runs, spend, steps, sweeps, waits
-from agentrun.store.transitions import write_in_flight
+from agentrun.store.transitions import write_left_behind
 
 _TIME = DateTime(timezone=True)
 _LONG_AGO = now() - seconds(param("older_than", Double))
@@ -58,7 +58,7 @@ def _may_go() -> tuple[ColumnElement[bool], ...]:
     """Ended long enough ago, chosen by the filters, no dead letter, and nobody that lives on depends on it."""
     kind, of_status = param("kind", Text), param("statuses", ARRAY(Text))
     parent, child = runs.alias("parent"), runs.alias("child")
-    dead = or_(runs.c.reason.in_([word(reason) for reason in DEAD_REASONS]), write_in_flight(runs.c.id))
+    dead = or_(runs.c.reason.in_([word(reason) for reason in DEAD_REASONS]), write_left_behind(runs.c.id))
     # A failed parent may be redriven, and asks for its children again.
     needed = [word(status) for status in sorted(set(Status) - {Status.COMPLETED, Status.CANCELLED})]
     living = [word(status) for status in sorted(set(Status) - FINAL)]

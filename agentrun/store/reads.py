@@ -33,7 +33,7 @@ from agentrun.core.words import FINAL, EventType, Reason, Status, StepStatus
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, RUNNING
 from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
-from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight
+from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight, write_left_behind
 
 _DERIVED = ("request_digest", "lease_seconds", "max_requeues", "limits", "planned_cost", "code_version")
 _NO_TAGS: ColumnElement[Any] = literal_column("'{}'::text[]")
@@ -139,7 +139,7 @@ def _failed() -> Statement:
         runs.c.request.is_not(None),
         or_(param("kind", Text).is_(None), runs.c.kind == param("kind", Text)),
         or_(param("reason", Text).is_(None), runs.c.reason == param("reason", Text)),
-        ~write_in_flight(runs.c.id),
+        ~write_left_behind(runs.c.id),
     )
     return compiled(
         "runs_failed", select(runs.c.id).where(*filters).order_by(runs.c.finished_at).limit(param("limit", Integer))

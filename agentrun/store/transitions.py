@@ -64,18 +64,24 @@ CLAIMED_COLUMNS = (
 def write_in_flight(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
     """Whether a non-idempotent write of the run started, has not said how it ended, and cannot be asked.
 
-    A remote one counts once nobody works on it any more: until then its taker says how it ends. While its run goes on,
-    the sweep gives it up, and the run hears of that; once the run has ended, the lapsed lease says it.
+    A remote one counts once nobody works on it any more: until then its taker says how it ends. The sweep gives it up
+    when its lease has lapsed, and the run hears of that.
     """
-    left = or_(
-        steps.c.lease_expires_at.is_(None), and_(steps.c.lease_expires_at < now(), runs.c.finished_at.is_not(None))
-    )
+    return _started_write(run_id, steps.c.lease_expires_at.is_(None))
+
+
+def write_left_behind(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    """The same of a run that has ended: there a lapsed lease says by itself that nobody works on a remote one."""
+    return _started_write(run_id, or_(steps.c.lease_expires_at.is_(None), steps.c.lease_expires_at < now()))
+
+
+def _started_write(run_id: ColumnElement[Any], nobody_works_on_it: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(
         steps.c.run_id == run_id,
         steps.c.status == word(StepStatus.STARTED),
         steps.c.effect == word(Effect.NON_IDEMPOTENT_WRITE),
         ~steps.c.reconcilable,
-        left,
+        nobody_works_on_it,
     )
 
 
@@ -349,7 +355,7 @@ def _redrive() -> Statement:
         Status.QUEUED,
         IN_NAMESPACE,
         runs.c.request.is_not(None),
-        ~write_in_flight(runs.c.id),
+        ~write_left_behind(runs.c.id),
         due_at=now(),
         requeue_count=number(0),
         redrive_count=runs.c.redrive_count + number(1),

@@ -61,7 +61,9 @@ def test_a_read_only_tool_costs_no_fence(client: Client, ward: Ward) -> None:
 
     run, _ = run_with(client, ward, ONE_CALL, act)
     step = client.steps(run.id)[1]
-    assert (step.effect, step.started_at) == (Effect.READ_ONLY, None)
+    assert (step.effect, step.idempotency_key) == (Effect.READ_ONLY, None)
+    told = [event.type for event in client.events(run.id) if event.data.get("key") == step.key]
+    assert told == ["step_completed"], "nothing was said before it began"
 
 
 def _logged(function: Any) -> Any:

@@ -118,8 +118,11 @@ def no_other_step_holds_a_run(s: Scene) -> None:
     in_flight(s, s.run, "ended", status="completed", finished_at="now")
     in_flight(s, s.run, "may be repeated", effect="idempotent_write")
     in_flight(s, s.run, "can be asked", reconcilable=True)
-    in_flight(s, s.run, "done elsewhere", lease_expires_at="now")
+    in_flight(s, s.run, "done elsewhere", lease_expires_at="infinity")
     s.lands()
+    old(s, Status.CANCELLED)
+    in_flight(s, s.run, "left by its worker", lease_expires_at="now")
+    s.refused()
 
 
 @case("purge")

@@ -9,7 +9,7 @@ from agentrun.store import journal
 from agentrun.testing.rows import OWNER
 from tests.guards.scene import Scene, case
 
-RECORDS = ("record", "record_with_usage")
+RECORDS = ("record", "record_with_usage", "record_in_transaction")
 ENDS = ("finish", "not_applied")
 WRITES = (*RECORDS, "fence", *ENDS)
 

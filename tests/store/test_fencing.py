@@ -16,6 +16,7 @@ from agentrun.testing.rows import OWNER, Rows
 WRITES: list[Statement] = [
     journal.RECORD,
     journal.RECORD_WITH_USAGE,
+    journal.RECORD_IN_TRANSACTION,
     journal.FENCE,
     journal.FINISH,
     journal.NOT_APPLIED,
