@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
 from agentrun.core.codec import decode, encode
@@ -68,10 +69,19 @@ def _is_async(function: Callable[..., Any]) -> bool:
 def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
     try:
         hint = _hint(function)
-        return None if hint is Any else TypeAdapter(hint)
+        return None if hint is Any else _adapter_of(hint)
     except Exception:
         # Annotations that cannot be read or that pydantic does not know: the result is stored as plain JSON.
         return None
+
+
+def _adapter_of(hint: Any) -> TypeAdapter[Any]:
+    try:
+        # JSON knows no NaN and no infinity. As words they come back as they were; null would be another value.
+        return TypeAdapter(hint, config=ConfigDict(ser_json_inf_nan="strings"))
+    except PydanticUserError:
+        # A model says itself how it is stored.
+        return TypeAdapter(hint)
 
 
 def _hint(function: Callable[..., Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
@@ -472,6 +473,28 @@ def test_current_step_is_refused_outside_a_step(run: Any) -> None:
         return "there was one"
 
     assert run("k").result.startswith("there is no current step here")
+
+
+def test_numbers_that_json_does_not_know_come_back_as_they_were(
+    client: Client, engine: Engine, rows: Rows, once: Once
+) -> None:
+    async def measured() -> dict[str, float]:
+        return {"high": math.inf, "low": -math.inf, "none": math.nan}
+
+    seen: list[dict[str, float]] = []
+
+    @durable("measures")
+    async def measures(ctx: Context) -> None:
+        seen.append(await ctx.step(measured))
+        once(ctx)
+
+    run_id = client.enqueue("measures")
+    engine.run(run_id)
+    rows.make_due(run_id)
+    engine.run(run_id)
+    assert len(seen) == 2, "the second time from the journal"
+    for each in seen:
+        assert (each["high"], each["low"], math.isnan(each["none"])) == (math.inf, -math.inf, True)
 
 
 def test_the_journal_says_how_long_each_step_took(client: Client, engine: Engine) -> None:
