@@ -21,6 +21,7 @@ from uuid import UUID
 
 from psycopg import Connection
 
+from agentrun.core.outcome import LeaseLost
 from agentrun.core.wake import Publisher, Wake
 from agentrun.core.words import Segment
 from agentrun.runtime.answers import Answers
@@ -53,6 +54,9 @@ MOST_TIMERS = 10_000
 
 RESERVED = 1.0
 """Seconds of the drain budget, half of it at most, for handing back what has reached no step and for telling others."""
+
+LAST_WORDS = 1.0
+"""Seconds in which what still runs at the close may end: its `finally`, the connections that it has open."""
 
 HOST = socket.gethostname()[:40]
 
@@ -218,12 +222,13 @@ class Engine:
             taking.interrupt()
 
     def close(self) -> None:
-        """End the threads. Segments that still run lose their leases to the reaper. Does nothing the second time."""
+        """End the threads. Segments that still run are cancelled, write nothing any more, and lose their leases to the
+        reaper. Does nothing the second time."""
         if not self._closed.acquire(blocking=False):
             return
         self._closing = True
         self.heartbeat.close()
-        self.submit(self.writer.close()).result(10)
+        self.submit(self._end_all()).result(10)
         self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
@@ -233,6 +238,18 @@ class Engine:
         except Exception as error:
             # Its row goes stale by itself; an unreachable database must not keep a process from ending.
             log.debug("the process's row stays behind: %s", type(error).__name__)
+
+    async def _end_all(self) -> None:
+        """Write what waits, and end what runs. A task that is dropped with its loop would never end: neither would its
+        `finally` be reached, nor would whoever waits for it hear anything."""
+        await self.writer.close()
+        for lease in self.heartbeat.held():
+            lease.stop(LeaseLost())
+        left = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=LAST_WORDS)
 
     @property
     def closed(self) -> bool:

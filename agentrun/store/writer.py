@@ -44,6 +44,7 @@ class Writer:
         self._called = asyncio.Event()
         self._connection: AsyncConnection[type_of_row] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
         self._loop: asyncio.AbstractEventLoop
         self._sent: Sequence[Write] = ()
         self._committed: Sequence[tuple[Write, Rows]] = ()
@@ -56,7 +57,7 @@ class Writer:
         """The statement's rows, once committed; none where its guard refused. Raises psycopg.Error for a real error.
 
         Waits as long as the database cannot be reached: the caller's own lease bounds how long that is. Raises
-        LeaseLost where the run's claim was told of, and has not committed.
+        LeaseLost where the run's claim was told of, and has not committed, and after `close`.
         """
         claim = self._unsure.get(write.run_id) if self._unsure and not write.of_step else None
         if claim is not None:
@@ -102,6 +103,8 @@ class Writer:
         self._trailing.pop((run_id, epoch), None)
 
     def _put(self, write: Write, *, at_once: bool = True) -> asyncio.Future[Rows]:
+        if self._closed:
+            raise LeaseLost
         if self._task is None:
             self._loop = asyncio.get_running_loop()
             # In a context of its own: the first caller's branch and step are not the writer's.
@@ -152,14 +155,16 @@ class Writer:
                 write.fail(error)
 
     async def close(self) -> None:
-        """Write what is waiting, then end."""
-        task, self._task = self._task, None
-        if task is not None:
-            pending = {write.done for write in [*self._waiting, *self._sent]}
-            if pending:
-                await asyncio.wait(pending, timeout=5)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        """Write what is waiting, then end. Whoever comes after that hears LeaseLost."""
+        pending = {write.done for write in [*self._waiting, *self._sent]}
+        if pending:
+            await asyncio.wait(pending, timeout=5)
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for write in [*self._waiting, *self._sent]:
+            write.fail(LeaseLost())
         await self._disconnect()
 
     async def _serve(self) -> None:

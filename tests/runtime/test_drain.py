@@ -164,6 +164,54 @@ def test_an_engine_and_a_client_may_be_closed_twice(
     client.close()
 
 
+@pytest.mark.parametrize("what", ["body", "step", "write", "remote write"])
+def test_what_still_runs_at_the_close_ends_and_writes_nothing(
+    what: str, client: Client, make_engine: Callable[..., Engine], began: threading.Event
+) -> None:
+    """Whoever waits for it hears so; what it came to is for the reaper."""
+    ended: list[str] = []
+
+    @remote_step("works", effect=Effect.NON_IDEMPOTENT_WRITE)
+    async def works() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("inside")
+
+    @durable("body")
+    async def body(ctx: Context) -> None:
+        try:
+            await works()
+        finally:
+            await ctx.step(ended.append, "a step that must not start")
+
+    @durable("step")
+    async def step(ctx: Context) -> None:
+        await ctx.step(works)
+
+    @durable("write")
+    async def write(ctx: Context) -> None:
+        await ctx.write(works, effect=Effect.NON_IDEMPOTENT_WRITE)
+
+    @durable("remote write")
+    async def remote(ctx: Context) -> None:
+        await ctx.remote("works")
+
+    closing, run_id = make_engine(), client.enqueue(what)
+    report = closing.begin(run_id)
+    if what == "remote write":
+        assert report.result(5).outcome == Status.WAITING
+        report = closing.begin_step(run_id, client.steps(run_id)[0].key)
+    assert began.wait(10)
+    before = client.status(run_id).status, client.steps(run_id), client.events(run_id)
+    closing.close()
+    assert report.result(0).outcome == Outcome.LEASE_LOST
+    assert ended == ["inside"]
+    assert asyncio.all_tasks(closing.loop) == set()
+    assert (client.status(run_id).status, client.steps(run_id), client.events(run_id)) == before
+
+
 def test_a_web_process_that_ends_hands_its_runs_to_workers_and_tells_their_callers(
     client: Client, engine: Engine, began: threading.Event, calls: Counter[str], redis: Redis
 ) -> None:

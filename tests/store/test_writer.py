@@ -215,6 +215,28 @@ async def test_closing_writes_what_waits(rows: Rows) -> None:
     assert all(keys(rows, run_id) == ["s"] for run_id in runs)
 
 
+async def test_a_closed_writer_writes_nothing_and_leaves_no_task_behind(rows: Rows) -> None:
+    """One that came while it closed had a task and a connection of its own, which nobody ended."""
+    run_id, other = rows.running(), rows.running()
+    writer = Writer(rows.database.url, name="writer of the test")
+    with locked(rows, run_id):
+        waiting = asyncio.create_task(writer.write(record(rows, run_id, "s")))
+        await eventually(lambda: blocked_backend(rows))
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(0)
+        late = asyncio.create_task(writer.write(record(rows, other, "late")))
+        await asyncio.sleep(0)
+    assert await waiting
+    await closing
+    (told,) = await asyncio.gather(late, return_exceptions=True)
+    assert isinstance(told, LeaseLost) or keys(rows, other) == ["late"]
+    with pytest.raises(LeaseLost):
+        await writer.write(record(rows, other, "later"))
+    await writer.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert "later" not in keys(rows, other)
+
+
 async def test_two_writers_over_the_same_rows_never_deadlock(rows: Rows) -> None:
     runs = [rows.running() for _ in range(40)]
     writers = [Writer(rows.database.url), Writer(rows.database.url)]
