@@ -23,7 +23,7 @@ from agentrun.agents.running import AgentBody, Deps, named
 from agentrun.core.errors import ConfigurationError
 from agentrun.core.words import Effect
 from agentrun.runtime.effects import Declared
-from agentrun.runtime.kinds import Kind, Options, Registry, Retries, as_retries, as_timedelta, configuring, registry
+from agentrun.runtime.kinds import Kind, Options, Registry, Retries, options_of, registry
 
 AgentT = TypeVar("AgentT", bound=AbstractAgent[Any, Any])
 SaidT = TypeVar("SaidT")
@@ -79,15 +79,15 @@ def register_agent(
         _checked(kind_name, as_approvals, approvals),
         _checked(kind_name, as_inputs, inputs),
     )
-    with configuring(kind_name):
-        options = Options(
-            queue=queue,
-            max_requeues=max_requeues,
-            timeout=as_timedelta(timeout),
-            lease_seconds=lease_seconds,
-            retries=as_retries(retries),
-            four_eyes=four_eyes,
-        )
+    options = options_of(
+        kind_name,
+        queue=queue,
+        max_requeues=max_requeues,
+        timeout=timeout,
+        lease_seconds=lease_seconds,
+        retries=retries,
+        four_eyes=four_eyes,
+    )
     _add(kinds, kind_name, body, options)
     return agent
 

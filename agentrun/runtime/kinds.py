@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
@@ -195,15 +194,15 @@ def durable(
 
     Raises ConfigurationError where the signature or an option cannot be used, or the name is taken.
     """
-    with configuring(name):
-        options = Options(
-            queue=queue,
-            max_requeues=max_requeues,
-            timeout=as_timedelta(timeout),
-            lease_seconds=lease_seconds,
-            retries=as_retries(retries),
-            four_eyes=four_eyes,
-        )
+    options = options_of(
+        name,
+        queue=queue,
+        max_requeues=max_requeues,
+        timeout=timeout,
+        lease_seconds=lease_seconds,
+        retries=retries,
+        four_eyes=four_eyes,
+    )
 
     def register(body: B) -> B:
         registry.add(kind_of(name, body, options))
@@ -250,19 +249,23 @@ def explain(error: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:5])
 
 
-@contextmanager
-def configuring(name: str) -> Generator[None]:
-    """Around the options of a kind: what cannot be one is a ConfigurationError that names the kind."""
+def options_of(
+    name: str,
+    *,
+    queue: str | None,
+    max_requeues: int | None,
+    timeout: timedelta | float | None,
+    lease_seconds: float | None,
+    retries: Retries | int | None,
+    four_eyes: bool,
+) -> Options:
+    """What was said of a kind. Raises ConfigurationError that names the kind where a time or a retry cannot be one."""
     try:
-        yield
+        seconds, tried = checked_timeout(timeout), as_retries(retries)
     except InvalidRequest as error:
         raise ConfigurationError(f"kind `{name}`: {error}") from None
-
-
-def as_timedelta(value: timedelta | float | None) -> timedelta | None:
-    """Seconds or a timedelta as a timedelta. Raises InvalidRequest for what is no time, or none at all."""
-    seconds = checked_timeout(value)
-    return timedelta(seconds=seconds) if seconds is not None else None
+    bound = timedelta(seconds=seconds) if seconds is not None else None
+    return Options(queue, max_requeues, bound, lease_seconds, tried, four_eyes)
 
 
 def as_retries(value: Retries | int | None) -> Retries:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from agentrun import Context, NotAllowed, durable
+from agentrun.core.wake import Wake
 from agentrun.runtime.kinds import Registry
 from tests.remote.conftest import Here
 
@@ -24,13 +26,7 @@ def charges(kinds: Registry) -> None:
 
 def test_a_write_whose_taker_dies_after_its_run_has_failed_is_resolved_before_the_run_goes_on(here: Here) -> None:
     """Otherwise the answer for the one that was told first would put the run back, and the other's would be refused."""
-    run_id = here.parked("charges", [1, 2])
-    first, second = here.offers()
-    here.taken_by_the_dead(run_id)
-    here.sql("UPDATE agentrun.steps SET lease_expires_at = now() + interval '1 hour' WHERE run_id = %s AND key = %s",
-             run_id, second.step_key)  # fmt: skip
-    here.sweep()
-    assert here.engine.run(run_id).outcome == "failed"
+    run_id, first, second = failed_of_the_first(here)
     assert named(here, run_id) == {first.step_key}, "the control: nobody knew of the other"
     here.lapse(run_id)
     here.sweep()
@@ -43,13 +39,7 @@ def test_a_write_whose_taker_dies_after_its_run_has_failed_is_resolved_before_th
 
 def test_a_write_whose_taker_lives_does_not_hold_up_the_other_one(here: Here) -> None:
     """It says itself how it ends, and the run waits for that."""
-    run_id = here.parked("charges", [1, 2])
-    first, second = here.offers()
-    here.taken_by_the_dead(run_id)
-    here.sql("UPDATE agentrun.steps SET lease_expires_at = now() + interval '1 hour' WHERE run_id = %s AND key = %s",
-             run_id, second.step_key)  # fmt: skip
-    here.sweep()
-    assert here.engine.run(run_id).outcome == "failed"
+    run_id, first, second = failed_of_the_first(here)
     assert here.client.resolve(run_id, applied=True, result="a", key=first.step_key).status == "queued"
     assert here.engine.run(run_id).outcome == "waiting"
     here.lapse(run_id)
@@ -72,6 +62,18 @@ def test_a_redrive_says_that_a_write_is_in_flight_whose_taker_died_after_the_dea
     assert here.client.resolve(run_id, applied=False, key=offer.step_key).status == "queued"
     assert here.engine.run(run_id).outcome == "waiting"
     assert here.take(run_id) == "completed"
+
+
+def failed_of_the_first(here: Here) -> tuple[UUID, Wake, Wake]:
+    """A run that failed because the taker of its first write died; that of the second is at work."""
+    run_id = here.parked("charges", [1, 2])
+    first, second = here.offers()
+    here.taken_by_the_dead(run_id)
+    here.sql("UPDATE agentrun.steps SET lease_expires_at = now() + interval '1 hour' WHERE run_id = %s AND key = %s",
+             run_id, second.step_key)  # fmt: skip
+    here.sweep()
+    assert here.engine.run(run_id).outcome == "failed"
+    return run_id, first, second
 
 
 def named(here: Here, run_id: Any) -> set[str]:
