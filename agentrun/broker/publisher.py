@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from agentrun.broker.hints import Hints
-from agentrun.broker.names import LEAST_URGENT, REDIS_SCHEMES, STEP, WAKE
+from agentrun.broker.messages import Messages, Straight
+from agentrun.broker.names import LEAST_URGENT, REDIS_SCHEMES
 from agentrun.core.wake import Wake
 from agentrun.settings import Settings
 
@@ -39,6 +40,7 @@ class CeleryPublisher:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._producer: Producer | None = None
+        self._straight: Straight | None = None
         self._away_until = 0.0
         self._soon: queue.SimpleQueue[Wake | Literal["hints"] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -112,7 +114,7 @@ class CeleryPublisher:
         producer: Any = self._ready()
         with producer.batch(LARGEST_BATCH):
             for wake in wakes:
-                self._send_once(wake)
+                producer.publish(**self._message(wake), priority=_wire_priority(self._settings, wake.priority))
 
     def _send(self, wake: Wake) -> None:
         """Send, and again where the connection turns out to be an old one: that shows at once, a silent broker not."""
@@ -127,8 +129,14 @@ class CeleryPublisher:
 
     def _send_once(self, wake: Wake) -> None:
         producer: Any = self._ready()
-        message = self._messages.of(wake, min(wake.delay, self._settings.longest_countdown_seconds))
-        producer.publish(**message, priority=_wire_priority(self._settings, wake.priority))
+        priority = _wire_priority(self._settings, wake.priority)
+        if self._straight is None or wake.delay > 0:
+            producer.publish(**self._message(wake), priority=priority)
+        else:
+            self._straight.send(self._message(wake), priority)
+
+    def _message(self, wake: Wake) -> dict[str, Any]:
+        return self._messages.of(wake, min(wake.delay, self._settings.longest_countdown_seconds))
 
     @cached_property
     def _messages(self) -> Messages:
@@ -150,7 +158,8 @@ class CeleryPublisher:
             connection = self._connected()
             self._producer = self._app.amqp.Producer(connection)
             # kombu would make a Redis client for each message, in a tenth of an enqueue's time.
-            one_client(connection, connection.default_channel)
+            if one_client(connection, connection.default_channel):
+                self._straight = Straight(self._producer)
         return self._producer
 
     def _connected(self) -> Connection:
@@ -159,7 +168,8 @@ class CeleryPublisher:
         return self._connection
 
     def _drop(self) -> None:
-        connection, self._connection, self._producer = self._connection, None, None
+        connection, self._connection = self._connection, None
+        self._producer = self._straight = None
         if connection is not None:
             try:
                 connection.collect(socket_timeout=0.1)
@@ -200,46 +210,6 @@ def _away() -> tuple[type[Exception], ...]:
     from agentrun.broker.away import AWAY
 
     return AWAY
-
-
-MOST_KINDS = 1000
-"""Messages that are kept to be copied."""
-
-
-class Messages:
-    """The messages of wakes: Celery makes one for each kind, and the ids are put into copies of it.
-
-    `send_task` would make each of them anew, which costs four times as much.
-    """
-
-    def __init__(self, app: Celery) -> None:
-        self._amqp: Any = app.amqp
-        self._first: dict[tuple[str, str], Any] = {}
-
-    def of(self, wake: Wake, countdown: float = 0.0) -> dict[str, Any]:
-        """What `Producer.publish` takes. With a countdown (seconds), workers hold it back for that long."""
-        task, args, said = _task_of(wake)
-        first = self._first.get((task, said)) if countdown <= 0 else None
-        if first is None:
-            first = self._amqp.as_task_v2(
-                "", task, args=args, kwargs={}, kwargsrepr=said, ignore_result=True, countdown=countdown or None
-            )
-            if countdown <= 0 and len(self._first) < MOST_KINDS:
-                self._first[task, said] = first
-        task_id = str(uuid4())
-        headers = {**first.headers, "id": task_id, "root_id": task_id, "argsrepr": repr(args)}
-        properties = {**first.properties, "correlation_id": task_id}
-        none: dict[str, Any] = {}
-        body = (args, none, first.body[2])
-        return {"body": body, "serializer": "json", "routing_key": wake.queue, "headers": headers, **properties}
-
-
-def _task_of(wake: Wake) -> tuple[str, tuple[str, ...], str]:
-    """The task, its arguments, and what people see in place of keyword arguments."""
-    said = repr({"kind": wake.kind, "cause": wake.cause})
-    if wake.step_key is None:
-        return WAKE, (str(wake.run_id),), said
-    return STEP, (str(wake.run_id), wake.step_key), said
 
 
 def _bounded(settings: Settings) -> dict[str, Any]:

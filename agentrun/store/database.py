@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import Connection
+from psycopg import Connection, RawCursor
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
@@ -77,7 +77,7 @@ class Database:
         with self.connection() as connection:
             # In autocommit, everything between two syncs is one transaction: no BEGIN and no COMMIT travel.
             with connection.pipeline():
-                cursors = [connection.execute(statement.sql, params) for statement, params in asked]
+                cursors = [_sent(connection, statement, params) for statement, params in asked]
             return [cursor.fetchall() for cursor in cursors]
 
     def row(self, statement: Statement, params: Mapping[str, Any] | None = None) -> type_of_row | None:
@@ -172,6 +172,13 @@ class Database:
             raise ConfigurationError(
                 f"the database of AGENTRUN_DATABASE_URL cannot be reached: {str(error).splitlines()[0]}"
             ) from None
+
+
+def _sent(
+    connection: Connection[type_of_row], statement: Statement, params: Mapping[str, Any]
+) -> RawCursor[type_of_row]:
+    sql, names = statement.numbered
+    return RawCursor(connection, row_factory=connection.row_factory).execute(sql, [params[name] for name in names])
 
 
 def _check(connection: Connection[type_of_row]) -> None:

@@ -11,8 +11,8 @@ from typing import cast as typed
 from sqlalchemy import CTE, ColumnElement, bindparam, cast, column, func, literal_column, select
 from sqlalchemy.dialects.postgresql import INTERVAL, JSON, JSONB, UUID
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.engine import Compiled
 from sqlalchemy.sql import Executable
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import Boolean, Double, Integer, Numeric, Text, TypeEngine
 
@@ -22,6 +22,7 @@ _UNCAST = (Numeric, Boolean, Double)
 """Types whose parameters the dialect leaves without a cast: NULL would arrive as text."""
 
 _DIALECT = PGDialect_psycopg(paramstyle="pyformat")
+_NUMBERED = PGDialect_psycopg(paramstyle="numeric_dollar")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +48,27 @@ class Statement:
         return typed("LiteralString", str(self._compiled))
 
     @cached_property
+    def numbered(self) -> tuple[LiteralString, tuple[str, ...]]:
+        """The same with parameters `$1` and so on, and their names in that order, for psycopg's raw cursors.
+
+        Of a statement with more than 4,096 characters, psycopg would look for the named ones anew each time.
+        """
+        compiled = self._compiled_for(_NUMBERED)
+        return typed("LiteralString", str(compiled)), tuple(compiled.positiontup or ())
+
+    @cached_property
     def names(self) -> frozenset[str]:
         """The parameters' names."""
         return frozenset(self._compiled.params or {})
 
     @cached_property
-    def _compiled(self) -> Compiled:
+    def _compiled(self) -> SQLCompiler:
+        return self._compiled_for(_DIALECT)
+
+    def _compiled_for(self, dialect: PGDialect_psycopg) -> SQLCompiler:
         if not isinstance(self.element, ClauseElement):
             raise TypeError(f"statement {self.name} is no SQLAlchemy statement")
-        sql = self.element.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+        sql = typed("SQLCompiler", self.element.compile(dialect=dialect, compile_kwargs={"render_postcompile": True}))
         left_over = {key for key, value in (sql.params or {}).items() if value is not None}
         if left_over:
             raise ValueError(f"statement {self.name} binds constants: {left_over}")
