@@ -52,6 +52,12 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Exported:
     return made
 
 
+@pytest.fixture
+def nothing_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has OpenTelemetry, and no TracerProvider."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+
+
 Traced = Callable[..., Engine]
 
 

@@ -235,7 +235,8 @@ def test_with_a_ratio_of_zero_there_is_nobody_who_looks_on(settings: Settings) -
     assert observer(settings) is None
 
 
-def test_without_a_provider_nobody_sees_the_steps(client: Client, traced: Traced, settings: Settings) -> None:
+@pytest.mark.usefixtures("nothing_set_up")
+def test_without_a_provider_nobody_sees_the_steps(client: Client, traced: Traced) -> None:
     contexts: list[trace.SpanContext] = []
 
     @durable("quiet")
@@ -249,6 +250,7 @@ def test_without_a_provider_nobody_sees_the_steps(client: Client, traced: Traced
     assert isinstance(engine.observer.segment({}, None), nullcontext)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("nothing_set_up")
 def test_a_provider_that_is_set_up_after_the_engine_counts(
     client: Client, traced: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
