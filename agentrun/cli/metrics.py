@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,8 +47,11 @@ def _serve(fleet: Fleet, host: str, port: int) -> None:
         raise ConfigurationError(
             f"nothing can listen at {host}:{port} ({error.strerror or error}); give --serve another HOST:PORT"
         ) from None
-    screen.remark(f"metrics at http://{host}:{server.server_port}/metrics, until Ctrl-C")
+    for each in (signal.SIGINT, signal.SIGTERM):
+        # What a shell starts in the background ignores the one, and the first process of a container the other.
+        signal.signal(each, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
+        screen.remark(f"metrics at http://{host}:{server.server_port}/metrics, until Ctrl-C")
         thread.join()
     server.shutdown()
     server.server_close()

@@ -9,7 +9,6 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -42,6 +41,7 @@ class Fleet(Collector):
 
     def __init__(self, settings: Settings, *, all_namespaces: bool = False) -> None:
         self._settings, self._all = settings, all_namespaces
+        self._publisher = CeleryPublisher(settings)
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -55,8 +55,7 @@ class Fleet(Collector):
 
     def close(self) -> None:
         """Let the broker go."""
-        if "_publisher" in self.__dict__:
-            self._publisher.close()
+        self._publisher.close()
 
     def describe(self) -> Iterator[Metric]:
         """What there may be. Nothing is read for it."""
@@ -68,10 +67,6 @@ class Fleet(Collector):
         for name, labels, value in self._samples():
             families[name].add_metric(labels, value)
         yield from families.values()
-
-    @cached_property
-    def _publisher(self) -> CeleryPublisher:
-        return CeleryPublisher(self._settings)
 
     def _samples(self) -> Iterator[Sample]:
         found: list[Sample] | None = None

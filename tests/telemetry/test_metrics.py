@@ -228,7 +228,8 @@ def test_the_guide_names_no_metric_that_there_is_not() -> None:
     assert len(in_alerts) > 10
 
 
-def test_it_is_served_until_ctrl_c(settings: Settings, rows: Rows) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_it_is_served_until_somebody_ends_it(settings: Settings, rows: Rows, by: signal.Signals) -> None:
     rows.queued()
     with subprocess.Popen(
         [sys.executable, "-m", "agentrun.cli", "metrics", "--serve", "127.0.0.1:0"],
@@ -240,7 +241,7 @@ def test_it_is_served_until_ctrl_c(settings: Settings, rows: Rows) -> None:
         for _ in range(2):
             with urllib.request.urlopen(url, timeout=30) as answer:
                 assert parsed(answer.read().decode()).of("due_runs", queue="agentrun") == 1
-        served.send_signal(signal.SIGINT)
+        served.send_signal(by)
         assert served.wait(30) == 0
 
 

@@ -19,11 +19,12 @@ from opentelemetry.trace import StatusCode
 from uuid_utils.compat import uuid7
 
 from agentrun import Client, Context, Effect, Retryable, SyncContext, durable, remote_step
-from agentrun.core.words import Segment
+from agentrun.core.words import Segment, StepKind
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.stepspec import StepSpec
 from agentrun.settings import Settings
 from agentrun.telemetry import observer
-from agentrun.telemetry.spans import root_of
+from agentrun.telemetry.spans import SeenSegment, root_of
 from agentrun.testing import environment
 from agentrun.testing.publishing import RecordingPublisher
 from agentrun.testing.rows import Rows
@@ -182,6 +183,19 @@ def test_a_step_that_takes_too_long_has_failed(client: Client, traced: Traced, e
 
     traced().run(client.enqueue("slow"))
     assert exported.one("step forever").status.description == "TimeoutError"
+
+
+@pytest.mark.parametrize(("error", "said"), [(KeyError, None), (asyncio.CancelledError, "CancelledError")])
+def test_what_passes_through_a_step_or_ends_it_from_outside_is_no_failure_of_it(
+    exported: Exported, error: type[BaseException], said: str | None
+) -> None:
+    spec = StepSpec("k", StepKind.TOOL, "tool", Effect.READ_ONLY, look_up, str, str, passes=(KeyError,))
+    tracer = exported.provider.get_tracer("agentrun")
+    with pytest.raises(error), SeenSegment(tracer, tracer.start_span("segment"), uuid4()).step(spec, 1):
+        raise error
+    (step,) = exported.spans
+    assert step.status.status_code is StatusCode.UNSET
+    assert (step.attributes or {}).get("agentrun.stopped_by") == said
 
 
 def test_a_remote_step_is_in_the_trace_of_its_run(
