@@ -6,6 +6,7 @@ here: where nobody else has imported it, a segment costs one look for it, and a 
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from agentrun.telemetry.spans import Spans
 
 __all__ = ["observer"]
+
+log = logging.getLogger("agentrun.telemetry")
 
 
 def observer(settings: Settings) -> Observer | None:
@@ -46,9 +49,15 @@ class _Traces:
     def _set_up(self) -> Spans | None:
         # Whoever has set up a TracerProvider in this process has imported it.
         there = sys.modules.get("opentelemetry.trace")
-        if there is None or isinstance(there.get_tracer_provider(), there.ProxyTracerProvider):
+        if there is None:
             return None
-        from agentrun.telemetry.spans import Spans
+        try:
+            if isinstance(there.get_tracer_provider(), there.ProxyTracerProvider):
+                return None
+            from agentrun.telemetry.spans import Spans
 
-        self._spans = Spans(self._settings)
+            self._spans = Spans(self._settings)
+        except Exception as error:
+            # Only half imported yet, too old, or OTEL_PYTHON_TRACER_PROVIDER names what is not there.
+            log.warning("OpenTelemetry cannot be used for this segment (%s)", type(error).__name__)
         return self._spans

@@ -56,6 +56,7 @@ class Spans:
         """A segment's span: the parent of its steps and of what its body does between them."""
         attributes: Attributes = {
             "agentrun.run.kind": claimed["kind"],
+            "agentrun.run.epoch": lease.epoch,
             "agentrun.run.requeues": claimed["requeue_count"],
             "agentrun.queue": claimed["queue"],
             "agentrun.segment.kind": lease.owner.partition(":")[0],
@@ -75,7 +76,6 @@ class Spans:
         root = NonRecordingSpan(root_of(lease.run_id, self._ratio))
         held: Attributes = {
             "agentrun.run.id": str(lease.run_id),
-            "agentrun.run.epoch": lease.epoch,
             "agentrun.claimed_by": lease.owner,
         }
         parent = trace.set_span_in_context(root)

@@ -336,6 +336,20 @@ def test_a_worker_works_without_opentelemetry_and_makes_nothing_for_it(settings:
     assert said.stdout.split() == ["completed", "False"]
 
 
+@pytest.mark.usefixtures("nothing_set_up")
+def test_a_provider_that_cannot_be_loaded_breaks_no_run(
+    client: Client, traced: Traced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @durable("untraced")
+    async def untraced(ctx: Context, request: Any) -> None:
+        await ctx.step(look_up)
+
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "of nobody")
+    with caplog.at_level(logging.WARNING, "agentrun.telemetry"):
+        assert traced().run(client.enqueue("untraced")).outcome == "completed"
+    assert "OpenTelemetry cannot be used" in caplog.text
+
+
 class Raises(SpanProcessor):
     """What a process has set up does not work."""
 
