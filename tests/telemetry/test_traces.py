@@ -220,6 +220,28 @@ def test_a_remote_step_is_in_the_trace_of_its_run(
     assert is_inside(exported.one("theirs"), exported.one("remote measure"))
 
 
+def test_the_line_that_ends_a_segment_is_written_inside_its_span(
+    client: Client, traced: Traced, exported: Exported, caplog: pytest.LogCaptureFixture
+) -> None:
+    @durable("tells")
+    async def tells(ctx: Context, request: Any) -> None:
+        return None
+
+    around: list[trace.SpanContext] = []
+
+    def note(record: logging.LogRecord) -> bool:
+        around.append(trace.get_current_span().get_span_context())
+        return True
+
+    run_id = client.enqueue("tells")
+    caplog.handler.addFilter(note)
+    with caplog.at_level(logging.INFO, "agentrun.runtime"):
+        traced().run(run_id)
+    caplog.handler.removeFilter(note)
+    assert caplog.messages == [f"run {run_id}: completed"]
+    assert around == [exported.segments()[0].context]
+
+
 def test_who_called_and_whose_child_it_is_are_links(client: Client, traced: Traced, exported: Exported) -> None:
     @durable("child")
     async def child(ctx: Context, request: Any) -> None:
