@@ -77,6 +77,9 @@ class Settings(BaseSettings):
     retention_days: Annotated[float, Field(gt=0, le=36_500)] | None = None
     """How long finished runs are kept before the sweep removes them, batch by batch; unset: for ever."""
 
+    trace_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Of how many runs there are traces, where a process has OpenTelemetry set up; the run's id decides. 0: of none."""
+
     record_arguments: bool = False
     """Keep the arguments of writes in full, not only their digest."""
 

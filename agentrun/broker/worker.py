@@ -36,6 +36,7 @@ from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.store.schema import require_head
 from agentrun.store.troubles import explained
+from agentrun.telemetry import observer
 
 log = logging.getLogger("agentrun.worker")
 
@@ -216,6 +217,7 @@ class Process:
             queues=self._queues,
             about=self._about,
             sweep=self._sweep_in_background,
+            observer=observer(settings),
         )
         self._engines[os.getpid()] = engine
         return engine

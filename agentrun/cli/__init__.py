@@ -15,6 +15,7 @@ from agentrun.cli import (
     answering,
     doctor,
     enqueue,
+    metrics,
     purging,
     reading,
     replay,
@@ -35,7 +36,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Durable runs for LLM agents and long functions, on Celery, Redis and PostgreSQL.",
 )
-for part in (up, enqueue, reading, replay, answering, steering, stepping, serving, upkeep, purging, doctor, workers):
+for part in (
+    up, enqueue, reading, replay, answering, steering, stepping, serving, upkeep, purging, doctor, workers, metrics,
+):  # fmt: skip
     app.add_typer(part.group)
 
 

@@ -30,6 +30,7 @@ from agentrun.runtime.handing_on import HandingOn
 from agentrun.runtime.keys import branching_tasks
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Heartbeat, drain
+from agentrun.runtime.observing import Observer
 from agentrun.runtime.presence import celery_app, presence
 from agentrun.runtime.segment import Executing, run_segment
 from agentrun.runtime.settling import Report
@@ -63,7 +64,7 @@ HOST = socket.gethostname()[:40]
 
 class Engine:
     """Executes segments in this process. Thread-safe; `close` ends its threads. `sweep` starts one in the background,
-    and says why."""
+    and says why; `observer` looks on."""
 
     def __init__(
         self,
@@ -75,10 +76,11 @@ class Engine:
         queues: tuple[str, ...] = (),
         about: Mapping[str, Any] | None = None,
         sweep: Callable[[str], None] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.settings, self.database, self.publisher, self.registry = settings, database, publisher, kinds
         self.id, self._tokens = uuid.uuid4(), itertools.count()
-        self.queues, self.about = queues, about or {}
+        self.queues, self.about, self.observer = queues, about or {}, observer
         self.draining = False
         self._closing = self._ended = False
         self._closed = threading.Lock()

@@ -19,6 +19,7 @@ from agentrun.core.words import StepStatus
 from agentrun.runtime.current import CURRENT, CurrentStep
 from agentrun.runtime.keys import BRANCH
 from agentrun.runtime.lease import Lease
+from agentrun.runtime.observing import Seen
 from agentrun.runtime.stepspec import StepSpec
 from agentrun.store import journal
 from agentrun.store.batches import Write
@@ -47,10 +48,13 @@ class Journaling:
     default_lease: float
     threads: Executor
     owner: str | None = None
+    seen: Seen | None = None
+    """Who looks on, where anybody does."""
 
     def _called(self, spec: StepSpec, attempt: int) -> Coroutine[Any, Any, Any]:
         called = self._inside(spec, attempt, spec.call)
-        return called if spec.timeout is None else _in_time(called, spec.timeout)
+        called = called if spec.timeout is None else _in_time(called, spec.timeout)
+        return called if self.seen is None else _looked_at(called, self.seen, spec, attempt)
 
     async def _inside(self, spec: StepSpec, attempt: int, call: Callable[[], Any]) -> Any:
         """Call with the step's own context: `current_step()` works, and steps do not nest."""
@@ -127,4 +131,9 @@ def by_position(key: str) -> bool:
 
 async def _in_time(called: Coroutine[Any, Any, Any], seconds: float) -> Any:
     async with asyncio.timeout(seconds):
+        return await called
+
+
+async def _looked_at(called: Coroutine[Any, Any, Any], seen: Seen, spec: StepSpec, attempt: int) -> Any:
+    with seen.step(spec, attempt):
         return await called

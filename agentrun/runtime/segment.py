@@ -22,6 +22,7 @@ from agentrun.runtime.context import Context, RunFacts, SyncContext, Wishes
 from agentrun.runtime.keys import BRANCH, Branch
 from agentrun.runtime.kinds import Kind
 from agentrun.runtime.lease import Lease
+from agentrun.runtime.observing import Seen
 from agentrun.runtime.settling import Broke, Ending, Finished, Interrupted, Report, Stopped, park, settle
 from agentrun.runtime.spending import Spending
 from agentrun.runtime.steps import Steps
@@ -77,11 +78,23 @@ async def run_claimed(
     """The segment of a run that was just claimed or born claimed. `kind` is given where it is not registered."""
     seconds = claimed["lease_seconds"] or engine.settings.lease_seconds
     lease = Lease(claimed["id"], claimed["epoch"], owner, seconds, asked_at=asked_at)
+    if engine.observer is None:
+        return await _held_segment(engine, claimed, lease, kind)
+    with engine.observer.segment(claimed, lease) as seen:
+        report = await _held_segment(engine, claimed, lease, kind, seen)
+        if seen is not None:
+            seen.ended(report)
+        return report
+
+
+async def _held_segment(
+    engine: Engine, claimed: Mapping[str, Any], lease: Lease, kind: Kind | None, seen: Seen | None = None
+) -> Report:
     _know(engine, lease)
     engine.heartbeat.hold(lease)
     try:
         kind = kind or engine.registry.require(claimed["kind"])
-        return await _until_it_ends(engine, kind, claimed, lease)
+        return await _until_it_ends(engine, kind, claimed, lease, seen)
     except LeaseLost:
         # It was about to settle or to park when its claim turned out to be undone.
         return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"], claimed["epoch"])
@@ -108,12 +121,14 @@ def _know(engine: Engine, lease: Lease) -> None:
     claim.done.add_done_callback(known)
 
 
-async def _until_it_ends(engine: Engine, kind: Kind, claimed: Mapping[str, Any], lease: Lease) -> Report:
+async def _until_it_ends(
+    engine: Engine, kind: Kind, claimed: Mapping[str, Any], lease: Lease, seen: Seen | None
+) -> Report:
     """Execute, and execute again from the journal while parking is refused: an answer came that was not seen yet."""
     resolutions = claimed["resolutions"]
     while True:
         began = time.monotonic()
-        steps, waits = await _journal(engine, claimed, lease, resolutions)
+        steps, waits = await _journal(engine, claimed, lease, resolutions, seen)
         ending = await _execute(engine, kind, claimed, steps, waits)
         if not (isinstance(ending, Stopped) and isinstance(ending.by, Parked) and claimed.get("keeps_request", True)):
             return _told(await settle(engine, claimed, lease, ending), claimed, steps)
@@ -180,7 +195,9 @@ async def _why_not(engine: Engine, run_id: UUID) -> Report:
     return Report(run_id, "elsewhere", row["kind"])
 
 
-async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, resolutions: int) -> tuple[Steps, Waits]:
+async def _journal(
+    engine: Engine, claimed: Mapping[str, Any], lease: Lease, resolutions: int, seen: Seen | None
+) -> tuple[Steps, Waits]:
     """What earlier segments left. A run's first segment finds nothing, and does not ask."""
     earlier = lease.epoch > 1 or resolutions > claimed["resolutions"]
     steps = Steps(
@@ -195,6 +212,7 @@ async def _journal(engine: Engine, claimed: Mapping[str, Any], lease: Lease, res
         namespace=engine.settings.namespace,
         owner=claimed["owner"],
         keep_arguments=engine.settings.record_arguments,
+        seen=seen,
     )
     waits = Waits(
         steps, None if earlier else {}, resolutions, engine.publisher.soon, engine.settings, engine.registry,

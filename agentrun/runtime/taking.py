@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -186,10 +186,17 @@ class _Taking:
         call = step.bound(self._taken["args"])
         self._began = True
         found = await self._reconciled(step)
-        value = found[0] if found is not None else await self._called(step, call)
+        value = found[0] if found is not None else await self._looked_at(self._called(step, call))
         limit = self._engine.settings.max_result_bytes
         what = f"the result of remote step `{step.name}`"
         return within(step.encode_result(value), limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES")
+
+    async def _looked_at(self, called: Coroutine[Any, Any, Any]) -> Any:
+        observer = self._engine.observer
+        if observer is None:
+            return await called
+        with observer.remote_step(self._taken, self.lease):
+            return await called
 
     async def _called(self, step: RemoteStep, call: Callable[[], Any]) -> Any:
         try:

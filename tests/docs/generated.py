@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentrun.core.moves import BORN, MOVES
 from agentrun.core.words import FINAL, Status
+from agentrun.telemetry.gauges import GAUGES
 from tests.docs.pages import ROOT
 from tests.statements import costs
 
@@ -27,8 +28,18 @@ def moves() -> str:
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
 
+def gauges() -> str:
+    """The metrics, with their labels beside the namespace."""
+    rows = [
+        f"| `agentrun_{name}` | {', '.join(f'`{label}`' for label in labels if label != 'namespace')} | {told} |"
+        for name, (labels, told) in GAUGES.items()
+    ]
+    return "\n".join(["| metric | labels | says |", "|---|---|---|", *rows])
+
+
 GENERATED: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/concepts/statuses.md", "moves"): moves,
+    ("docs/guides/observability.md", "gauges"): gauges,
     ("docs/guides/sizing.md", "costs"): costs.table,
 }
 """By page and by the name in its markers."""

@@ -42,6 +42,10 @@ COSTS: Mapping[str, str] = {
     "list": "runs_listed",
     "inbox": "inbox",
     "cancel": "cancel, open_children, run_by_id",
+    "a scrape of the metrics": (
+        "queued_by_queue, running_by_queue, waiting_by_sort, failed_by_reason, notices_untold, spent_today, "
+        "dead_letters, open_episodes, offered_by_name, notices_given_up, last_sweep, processes"
+    ),
 }
 """By operation: our names of the statements. BEGIN and COMMIT are statements too: each is a round trip."""
 

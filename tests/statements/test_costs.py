@@ -20,6 +20,7 @@ from agentrun.runtime.remotesteps import remote_steps
 from agentrun.runtime.segment import run_segment
 from agentrun.runtime.upkeep import Sweep
 from agentrun.store.database import Database
+from agentrun.telemetry.metrics import in_namespace
 from agentrun.testing import RecordingPublisher, until
 from agentrun.testing.rows import Rows
 from agentrun.testing.servers import Servers
@@ -207,6 +208,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "list": asked(lambda client, run_id: client.list()),
     "inbox": asked(lambda client, run_id: client.inbox()),
     "cancel": cancelled,
+    "a scrape of the metrics": lambda stage: lambda: list(in_namespace(stage.database, stage.settings)),
 }
 
 

@@ -23,6 +23,7 @@ from agentrun.store import (
     asked,
     diagnosis,
     episodes,
+    gauges,
     needs,
     notices,
     offers,
@@ -80,11 +81,19 @@ INSERT INTO agentrun.waits (id, run_id, step_key, namespace, kind, name, status,
 SELECT gen_random_uuid(), run_id, '#2', 'default', 'signal', 'go', CASE WHEN n > 100 THEN 'resolved' ELSE 'open' END,
        '{{}}', CASE WHEN n > 100 THEN now() END
 FROM (SELECT run_id, row_number() OVER () AS n FROM agentrun.steps WHERE status = 'completed') AS numbered;
+INSERT INTO agentrun.spend (namespace, owner, day, run_id, tokens, cost)
+SELECT 'default', 'owner ' || (n % 7), date_trunc('day', timezone('UTC', now())) - (n / 50) * interval '1 day',
+       ('0' || lpad(to_hex(n), 31, '0'))::uuid, 1, 1
+FROM generate_series(1, {queued}) AS n;
+INSERT INTO agentrun.notices (namespace, run_id, occasion, subject, hook, due_at, ended_at, ending)
+SELECT 'default', id, 'dead', id::text, 'hook', now(), CASE WHEN status = 'completed' THEN now() END,
+       CASE WHEN status = 'completed' THEN 'delivered' END
+FROM agentrun.runs WHERE status IN ('completed', 'running') ORDER BY agentrun.runs.id DESC LIMIT {queued};
 INSERT INTO agentrun.moves (run_id, type, epoch) SELECT id, 'claimed', 1 FROM agentrun.runs WHERE status = 'running';
 ALTER TABLE agentrun.runs ADD CONSTRAINT runs_pkey PRIMARY KEY (id);
 CREATE INDEX runs_created ON agentrun.runs (namespace, created_at, id);
 COMMIT;
-ANALYZE agentrun.runs, agentrun.steps, agentrun.moves, agentrun.waits;
+ANALYZE agentrun.runs, agentrun.steps, agentrun.moves, agentrun.waits, agentrun.spend, agentrun.notices;
 """
 
 SMALL = ("processes", "sweeps")
@@ -143,6 +152,12 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     whole(episodes.STRANDED, "runs_due", 30_000, after=900.0),
     whole(notices.ANNOUNCE[Occasion.DEAD][0], "runs_failed", hooks=["a", "b"]),
     whole(notices.ANNOUNCE[Occasion.WAITING][0], "waits_open", 2_000, hooks=["a", "b"]),
+    whole(gauges.QUEUED, "runs_due", 3_000, most=1_000),
+    whole(gauges.RUNNING, "runs_running", most=1_000),
+    whole(gauges.WAITING, "runs_waiting", most=1_000),
+    whole(gauges.FAILED, "runs_failed", 5_000, most=1_000),
+    whole(gauges.UNTOLD, "notices_due", 2_000, most=1_000),
+    whole(gauges.SPENT, "spend_pkey"),
     whole(waits.DUE, "waits_due"),
     whole(waits.LOST_CHILDREN, "waits_child"),
     whole(reads.OPEN_CHILDREN, "runs_children"),
