@@ -11,7 +11,9 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from agentrun.broker.waiting import wait_for_end_async
-from agentrun.client import Client, RunId, as_uuid, result_of, seconds_of
+from agentrun.client import Client
+from agentrun.clients.base import RunId, as_uuid
+from agentrun.clients.reading import result_of, seconds_of
 from agentrun.core.actors import Actor
 from agentrun.core.errors import NotAllowed
 from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep
