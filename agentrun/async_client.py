@@ -175,9 +175,14 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """As Client.close. Calls under way go on to their end; a wait ends when it looks the next time."""
-        await asyncio.get_running_loop().run_in_executor(None, self._client.close)
+        await asyncio.get_running_loop().run_in_executor(None, self._let_go)
         self._closed = True
         self._threads.shutdown(wait=False)
+
+    def _let_go(self) -> None:
+        # Not `close`: that would refuse the calls that were asked for and have no thread yet.
+        self._client.drain()
+        self._client.held.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -24,6 +24,9 @@ class Client(Producing, Reading, Answering, Operating):
     `database_url`, `broker_url` and `namespace` override the settings. With `dispatch_failure="leave"` (the default)
     a run whose wake cannot be sent stays queued and starts when the broker is back; with `"fail"` it is settled as
     failed and EnqueueFailed is raised (ADR-102). Raises ConfigurationError where a URL is missing.
+
+    After `close` every verb raises NotAllowed, but for `drain` and `close`: nothing is left to be handed back. A client
+    and its views (`acting`) are closed together; closed in one process, it is open in others that have a copy.
     """
 
     def __init__(
@@ -41,8 +44,8 @@ class Client(Producing, Reading, Answering, Operating):
         self.settings = settings.model_copy(update=overrides) if settings is not None else Settings(**overrides)
         self.settings.require_broker()
         self._strict = dispatch_failure == "fail"
-        self._held = Held(self.settings, CeleryPublisher(self.settings), kinds)
-        self.asking = Asking(self._held)
+        self.held = Held(self.settings, CeleryPublisher(self.settings), kinds)
+        self.asking = Asking(self.held)
 
     def acting(self, actor: Actor) -> Client:
         """The same client for one actor: every verb checks its scopes, and records its id.
@@ -51,7 +54,7 @@ class Client(Producing, Reading, Answering, Operating):
         Without ENQUEUE it starts none (Forbidden). What it enqueues is its own unless `owner` says otherwise.
         """
         view = copy.copy(self)
-        view.asking = Asking(self._held, actor)
+        view.asking = Asking(self.held, actor)
         return view
 
     def drain(self, *, within: float | None = None) -> bool:
@@ -62,12 +65,17 @@ class Client(Producing, Reading, Answering, Operating):
         `resume` are refused with NotAllowed, and a decision `here` wakes a worker instead. Returns at once where
         nothing executes; False where a non-idempotent write is still in flight: `close` would leave it to its lease.
         """
-        return self._held.drain(within)
+        return self.held.drain(within)
 
     def close(self) -> None:
-        """Hand back what still executes here (see `drain`), then close connections and threads. Twice does no harm."""
+        """Hand back what still executes here (see `drain`), then close connections and threads. Twice does no harm.
+
+        Calls under way go on to their end; a wait ends when it looks the next time.
+        """
+        # What executes here may call this client until it is handed back.
         self.drain()
-        self._held.close()
+        self.held.closed = True
+        self.held.close()
 
     def __enter__(self) -> Client:
         return self

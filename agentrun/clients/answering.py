@@ -100,20 +100,20 @@ class Answering(Face):
         refuse_draining(self._engine())
         self.operators.may_resume(as_uuid(run_id))
         report = self._segment_here(as_uuid(run_id))
-        run = self.commands.shown(as_uuid(run_id))
+        run = self.asking.commands.shown(as_uuid(run_id))
         if not isinstance(report.outcome, Outcome):
             raise NotAllowed(f"run `{run.id}` cannot go on here: it is {run.status} ({report.outcome})")
         return run
 
     def _go_on(self, run_id: UUID) -> Run:
         """Go on with a run whose decision is recorded. Where somebody else was faster, it is returned as it is."""
-        if self._held.drained.is_set():
-            run = self.commands.unchecked(run_id)
-            self._held.publisher.wake(Wake(run.id, run.queue, run.kind, run.priority, cause="drain"))
+        if self.held.drained.is_set():
+            run = self.asking.commands.unchecked(run_id)
+            self.held.publisher.wake(Wake(run.id, run.queue, run.kind, run.priority, cause="drain"))
         else:
             self._segment_here(run_id)
-        return self.commands.shown(run_id)
+        return self.asking.commands.shown(run_id)
 
     def _segment_here(self, run_id: UUID) -> Report:
-        engine = self._engine()
+        engine = self.held.engine()
         return awaited(engine, run_id, engine.submit(run_segment(engine, run_id, Segment.RESUME)))

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from agentrun.broker.hints import Hints
 from agentrun.core.actors import Actor
-from agentrun.core.errors import InvalidRequest
+from agentrun.core.errors import InvalidRequest, NotAllowed
 from agentrun.core.wake import Publisher
 from agentrun.runtime.answers import Answers
 from agentrun.runtime.asked import Asked
@@ -41,7 +41,7 @@ class Held:
             direct_url=settings.direct_database_url,
         )
         self.hints, self.relay = Hints(settings), Relay(self.database, publisher)
-        self.drained = threading.Event()
+        self.drained, self.closed = threading.Event(), False
         self._engines: dict[int, Engine] = {}
         self._lock = threading.Lock()
 
@@ -88,49 +88,59 @@ class Asking:
 
 
 class Face:
-    """Part of what Client is: its verbs' way to all that they need."""
+    """Part of what Client is: its verbs' one way to all that they need, which is shut once the client is closed.
+
+    A call that is under way then goes on with `held` and `asking`, and is not stopped halfway.
+    """
 
     settings: Settings
-    _held: Held
+    held: Held
     asking: Asking
+
+    def _open(self) -> Asking:
+        """What a verb begins with. Raises NotAllowed where the client, or a view of it, was closed."""
+        if self.held.closed:
+            raise NotAllowed("this Client is closed; make another one, and close it after its last call")
+        return self.asking
 
     @property
     def commands(self) -> Commands:
         """Enqueueing, and reads."""
-        return self.asking.commands
+        return self._open().commands
 
     @property
     def operators(self) -> Operators:
         """The operators' verbs."""
-        return self.asking.operators
+        return self._open().operators
 
     @property
     def answers(self) -> Answers:
         """Answers to waits."""
-        return self.asking.answers
+        return self._open().answers
 
     @property
     def asked(self) -> Asked:
         """What people are asked."""
-        return self.asking.asked
+        return self._open().asked
 
     @property
     def external(self) -> External:
         """Steps done elsewhere."""
-        return self.asking.external
+        return self._open().external
 
     @property
     def relay(self) -> Relay:
         """Wakes for what is committed in callers' transactions."""
-        return self._held.relay
+        return self.held.relay
 
     @property
     def hints(self) -> Hints:
         """Who waits for which end."""
-        return self._held.hints
+        return self.held.hints
 
     def _engine(self) -> Engine:
-        return self._held.engine()
+        self._open()
+        return self.held.engine()
 
 
 def _hand_back(there: weakref.ref[Engine], process_id: int) -> None:

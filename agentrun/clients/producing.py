@@ -47,12 +47,12 @@ class Producing(Face):
         EnqueueFailed with strict dispatch.
         """
         wishes = Wishes(queue, priority, delay, deadline, tags, attributes or {}, owner, limits, planned_cost)
-        params = self.commands.prepare(kind, request, wishes, idempotency_key)
+        commands = self.commands
+        params = commands.prepare(kind, request, wishes, idempotency_key)
         if connection is None:
-            return self.commands.enqueue(params, strict=self._strict)
-        wake = self.commands.wake_of(params)
-        taken = enqueue_in(connection, params, self.relay.announcing(wake))
-        return params["run_id"] if taken is None else self.commands.same_as_before(params, taken)
+            return commands.enqueue(params, strict=self._strict)
+        taken = enqueue_in(connection, params, self.relay.announcing(commands.wake_of(params)))
+        return params["run_id"] if taken is None else commands.same_as_before(params, taken)
 
     def enqueue_many(
         self,

@@ -34,7 +34,7 @@ class Reading(Face):
 
         A hint through Redis ends the wait; the row is asked to be sure, and every few seconds in case no hint came.
         """
-        return wait_for_end(self.hints, self.commands.status, as_uuid(run_id), seconds_of(timeout))
+        return wait_for_end(self.hints, self.status, as_uuid(run_id), seconds_of(timeout))
 
     def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:
         """Wait, then the run's result as a JSON value. Raises RunFailed where it ended without one."""
