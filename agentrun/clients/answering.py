@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from agentrun.clients.base import Face, RunId, as_uuid
 from agentrun.core.actors import Actor
-from agentrun.core.errors import NotAllowed
+from agentrun.core.errors import AgentrunError, InvalidRequest, NotAllowed
 from agentrun.core.records import Run
 from agentrun.core.wake import Wake
 from agentrun.core.words import Outcome, Segment
@@ -86,6 +87,29 @@ class Answering(Face):
         It is kept for `expires` (seconds or a timedelta), by default as long as AGENTRUN_SIGNAL_EXPIRES_SECONDS says.
         """
         return self.answers.signal(as_uuid(run_id), name, payload, by=by, expires=expires)
+
+    def signal_many(
+        self,
+        run_ids: Sequence[RunId],
+        name: str,
+        payload: Any = None,
+        *,
+        payloads: Sequence[Any] | None = None,
+        by: Actor | str = "client",
+        expires: float | timedelta | None = None,
+    ) -> list[Run | AgentrunError]:
+        """Send a signal to each of many runs, in order, in a few transactions: of one thread, many times faster.
+
+        `payload` is the same for all, `payloads` has one for each. A run that is named twice gets two. Returns for each
+        its run, or the error that `signal` would have raised of it (NotAllowed where it has ended, NotFound,
+        Forbidden): one that is refused keeps no other from its own. Raises InvalidRequest and TooLarge before anything
+        is sent; where the database fails, its error, with a note of how far this came.
+        """
+        answers = self.answers
+        if isinstance(run_ids, str | UUID):
+            raise InvalidRequest("run_ids must be a list of run ids; to one run, send it with `signal`")
+        ids = [as_uuid(run_id) for run_id in run_ids]
+        return answers.signal_many(ids, name, payload, payloads=payloads, by=by, expires=expires)
 
     def webhook(self, token: str, payload: Any = None) -> Run:
         """Resolve the one wait that the token belongs to. Raises NotFound, AlreadyDecided."""
