@@ -11,16 +11,16 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 from agentrun.broker.waiting import wait_for_end_async
-from agentrun.client import Client, RunId, as_uuid, result_of, seconds_of
+from agentrun.client import Client
+from agentrun.clients.base import RunId, as_uuid
+from agentrun.clients.reading import result_of, seconds_of
 from agentrun.core.actors import Actor
-from agentrun.core.errors import NotAllowed
+from agentrun.core.errors import AgentrunError, NotAllowed
 from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep
 from agentrun.runtime.commands import Wishes
+from agentrun.runtime.sending import MOST_TOGETHER, Signal
 from agentrun.runtime.together import Together
 from agentrun.store.borrowed import enqueue_in_async
-
-MOST_TOGETHER = 32
-"""Signals in one transaction: their runs are locked for as long as that takes, some milliseconds."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class AsyncClient:
         self._client = Client(**options)
         self._threads = ThreadPoolExecutor(self._client.settings.max_connections, thread_name_prefix="agentrun client")
         self._closed = False
-        self._signals = Together(self._client.answers.send, self._threads, most=MOST_TOGETHER)
+        self._signals = Together[Signal, Run](self._client.answers.send, self._threads, most=MOST_TOGETHER)
 
     async def enqueue(self, kind: str, request: Any = None, *, connection: Any = None, **wishes: Any) -> UUID:
         """As Client.enqueue; `connection` may be an asynchronous SQLAlchemy or psycopg connection."""
@@ -123,6 +123,20 @@ class AsyncClient:
         self._refuse_closed()
         return await asyncio.wrap_future(self._signals.submit(signal))
 
+    async def signal_many(
+        self,
+        run_ids: Sequence[RunId],
+        name: str,
+        payload: Any = None,
+        *,
+        payloads: Sequence[Any] | None = None,
+        by: Actor | str = "client",
+        expires: float | timedelta | None = None,
+    ) -> Sequence[Run | AgentrunError]:
+        """As Client.signal_many."""
+        verb = functools.partial(self._client.signal_many, run_ids, name, payload, payloads=payloads)
+        return await self._call(verb, by=by, expires=expires)
+
     async def signals(self, run_id: RunId | None = None, **options: Any) -> Sequence[Mapping[str, Any]]:
         """As Client.signals."""
         return await self._call(functools.partial(self._client.signals, run_id, **options))
@@ -173,9 +187,14 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """As Client.close. Calls under way go on to their end; a wait ends when it looks the next time."""
-        await asyncio.get_running_loop().run_in_executor(None, self._client.close)
+        await asyncio.get_running_loop().run_in_executor(None, self._let_go)
         self._closed = True
         self._threads.shutdown(wait=False)
+
+    def _let_go(self) -> None:
+        # Not `close`: that would refuse the calls that were asked for and have no thread yet.
+        self._client.drain()
+        self._client.held.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from agentrun import AsyncClient
+from agentrun import AsyncClient, Client, Run
 from bench.common import WARM, Bench
 from bench.measure import OURS, Row, at_most, measures
 from bench.nodes import Node
@@ -27,13 +27,16 @@ _WOKEN = f"waking {_PARKED:,} parked runs by {_PARKED:,} signals"
     Row("signals_sent", "of that, until the last was sent", "s"),
     Row("signals_async", f"{_WOKEN}, all at once (async)", "s", at_most(3)),
     Row("signals_async_sent", "of that, until the last was sent", "s"),
+    Row("signals_many", f"{_WOKEN}, in one call (signal_many)", "s", at_most(3)),
+    Row("signals_many_sent", "of that, until the last was sent", "s"),
 )
 def signals(bench: Bench) -> None:
     """One client, one worker process. A body that goes on notes the instant in its first line after the wait."""
     count, ticks = bench.size(_PARKED, 200), Ticks(bench.directory / "signals.ticks")
     for _ in bench.rounds():
         with bench.workers(variables={VARIABLE: str(ticks.path)}) as nodes, bench.client() as client:
-            for sent, metric in ((_one_by_one(client.signal), "signals"), (_at_once(bench), "signals_async")):
+            ways = {"signals": _one_by_one(client), "signals_async": _at_once(bench), "signals_many": _many(client)}
+            for metric, sent in ways.items():
                 _woken(bench, ticks, nodes, _parked(bench, nodes, _WARM_RUNS), sent)
                 woken, sending = _woken(bench, ticks, nodes, _parked(bench, nodes, count), sent)
                 bench.samples.add(metric, OURS, woken)
@@ -62,10 +65,10 @@ def _woken(
     return ticks.times()[-1] - began, sending
 
 
-def _one_by_one(signal: Callable[..., object]) -> Callable[[Sequence[UUID]], None]:
+def _one_by_one(client: Client) -> Callable[[Sequence[UUID]], None]:
     def sent(ids: Sequence[UUID]) -> None:
         for run_id in ids:
-            signal(run_id, _NAME)
+            client.signal(run_id, _NAME)
 
     return sent
 
@@ -76,6 +79,13 @@ def _at_once(bench: Bench) -> Callable[[Sequence[UUID]], None]:
             await asyncio.gather(*(client.signal(run_id, _NAME) for run_id in ids))
 
     return lambda ids: asyncio.run(all_of(ids))
+
+
+def _many(client: Client) -> Callable[[Sequence[UUID]], None]:
+    def sent(ids: Sequence[UUID]) -> None:
+        assert all(isinstance(answer, Run) for answer in client.signal_many(ids, _NAME))
+
+    return sent
 
 
 _WAITING = "SELECT count(*) FROM agentrun.runs WHERE status = 'waiting'"

@@ -16,7 +16,7 @@ from agentrun.cli.form import filled
 from agentrun.cli.story import outcome_line, run_json
 from agentrun.cli.words import duration, json_value
 from agentrun.client import Client
-from agentrun.core.errors import InvalidRequest, NotAllowed
+from agentrun.core.errors import AgentrunError, InvalidRequest, NotAllowed
 from agentrun.core.records import Run
 
 group = typer.Typer()
@@ -121,18 +121,20 @@ def submit_input(
 
 @group.command("signal")
 def signal(
-    run: RunId,
+    run: Annotated[str, typer.Argument(metavar="RUN[,RUN…]", help="The run's id or its start; or several of them.")],
     name: Annotated[str, typer.Argument(metavar="NAME")],
     payload: Annotated[str, typer.Argument(metavar="JSON", help="The payload, or - for stdin.")] = "null",
     expires: Annotated[str | None, typer.Option("--expires", help="Kept this long for a later wait: 1h, 2d.")] = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a signal; it is kept in order until the run waits for it."""
+    """Send a signal, to one run or to each of several; it is kept in order until the run waits for it."""
     value, kept = json_value(payload), duration(expires).total_seconds() if expires is not None else None
-    _answered(
-        run, as_json, lambda desk, run_id: desk.signal(run_id, name, value, by=somebody(by), expires=kept), here=False
-    )
+    who = somebody(by)
+    if "," in run:
+        _all_told(run, as_json, lambda desk, ids: desk.signal_many(ids, name, value, by=who, expires=kept))
+    else:
+        _answered(run, as_json, lambda desk, run_id: desk.signal(run_id, name, value, by=who, expires=kept), here=False)
 
 
 @group.command("signals")
@@ -173,6 +175,28 @@ def _answered(run: str, as_json: bool, verb: Callable[[Client, UUID], Run], *, h
         screen.show_json(run_json(moved, payloads=False))
     else:
         screen.show(outcome_line(moved))
+
+
+def _all_told(runs: str, as_json: bool, verb: Callable[[Client, list[UUID]], list[Run | AgentrunError]]) -> None:
+    """Of each what became of it. Ends with the exit code of the first that was refused; the others have theirs."""
+    settings = found_settings()
+    ids = [run_id_of(settings, run) for run in runs.split(",")]
+    with client(settings) as desk:
+        answers = verb(desk, ids)
+    if as_json:
+        screen.show_json([_answer_json(*each) for each in zip(ids, answers, strict=True)])
+    for answer in answers:
+        if isinstance(answer, AgentrunError):
+            screen.refuse(str(answer))
+        elif not as_json:
+            screen.show(outcome_line(answer))
+    raise typer.Exit(next((answer.exit_code for answer in answers if isinstance(answer, AgentrunError)), 0))
+
+
+def _answer_json(run_id: UUID, answer: Run | AgentrunError) -> dict[str, Any]:
+    if isinstance(answer, Run):
+        return run_json(answer, payloads=False)
+    return {"id": run_id, "refused": str(answer), "exit_code": answer.exit_code}
 
 
 def _asked(desk: Client, run_id: UUID, key: str | None) -> Mapping[str, Any]:

@@ -16,7 +16,8 @@ from agentrun.cli.desk import client, found_in, found_settings, moment_of, place
 from agentrun.cli.story import event_json, event_line, outcome_line, run_json, step_json, told
 from agentrun.cli.why import standing
 from agentrun.cli.words import attributes, duration
-from agentrun.client import Client, result_of
+from agentrun.client import Client
+from agentrun.clients.reading import result_of
 from agentrun.core.records import Event, Run
 from agentrun.core.words import Reason, Status
 

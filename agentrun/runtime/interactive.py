@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 from uuid import UUID
 
@@ -45,7 +45,7 @@ class Interactive:
             return self._earlier(body, params)
         claimed = row | {"request": params["request_text"], "keeps_request": params["request"] is not None}
         future = self._engine.submit(run_claimed(self._engine, claimed, params["by"], asked_at, kind=body))
-        return _result(body, awaited(self._engine, params["run_id"], future))
+        return self._result(body, awaited(self._engine, params["run_id"], future))
 
     def _born(
         self, kind: str | Callable[..., Any], request: Any, wishes: Wishes, idempotency_key: str | None
@@ -69,6 +69,14 @@ class Interactive:
             "data": json.dumps({"segment": str(Segment.INTERACTIVE)}),
         }
 
+    def _result(self, body: Kind, report: Report) -> Any:
+        if report.outcome == Outcome.COMPLETED and report.result is not None:
+            return body.result.validate_json(report.result)
+        if report.outcome == Outcome.LEASE_LOST:
+            detail = _closed(report.run_id) if self._engine.closed else "another process has taken the run over"
+            raise RunFailed(str(report.run_id), "running", "lease_lost", detail)
+        raise _failed(report.run_id, str(report.outcome), report.reason, report.error)
+
     def _earlier(self, body: Kind, params: Mapping[str, Any]) -> Any:
         """The idempotency key is taken: the earlier run's result, where it has one."""
         rows: list[type_of_row] = self._engine.database.rows(BY_KEYS, {**params, "keys": [params["key"]]})
@@ -86,6 +94,11 @@ def awaited(engine: Engine, run_id: UUID, segment: Future[Report]) -> Report:
     """The end of a segment that somebody waits for here. Who stops waiting because the process ends hands it back."""
     try:
         return segment.result()
+    except CancelledError:
+        if not engine.closed:
+            raise
+        # The close found it waiting for a write in flight: whatever becomes of that, this process has lost the run.
+        return Report(run_id, Outcome.LEASE_LOST)
     finally:
         if not segment.done():
             engine.release(run_id)
@@ -97,12 +110,11 @@ def refuse_draining(engine: Engine) -> None:
         raise NotAllowed("this process drains and begins no segment; enqueue the run, or ask another process")
 
 
-def _result(body: Kind, report: Report) -> Any:
-    if report.outcome == Outcome.COMPLETED and report.result is not None:
-        return body.result.validate_json(report.result)
-    if report.outcome == Outcome.LEASE_LOST:
-        raise RunFailed(str(report.run_id), "running", "lease_lost", "another process has taken the run over")
-    raise _failed(report.run_id, str(report.outcome), report.reason, report.error)
+def _closed(run_id: UUID) -> str:
+    return (
+        "this process closed its client before the run had ended; once its lease is over, the sweep gives it to a "
+        f"worker, or settles it where nobody may go on: ask with `agentrun show {run_id}`, or with another client"
+    )
 
 
 def _failed(run_id: UUID, status: str, reason: str | None, error: Mapping[str, Any] | None) -> RunFailed:

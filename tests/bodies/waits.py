@@ -16,6 +16,12 @@ async def decide(ctx: Context) -> str:
     return await ctx.step(_told, said.by or "nobody")
 
 
+@durable("hear")
+async def hear(ctx: Context) -> int:
+    """Waits for a signal, and says what came."""
+    return await ctx.signal("go")
+
+
 @durable("fan-out")
 async def fan_out(ctx: Context, children: int, deadly: int, limit: int) -> list[int]:
     """So many children, so many of which kill their worker's process the first time."""

@@ -238,6 +238,39 @@ def test_signals_are_sent_kept_and_refused_for_a_run_that_has_ended(
     assert "completed" in refused.err
 
 
+def test_one_signal_goes_to_several_runs_and_whoever_is_refused_is_told(
+    cli: Cli, client: Client, waiting: Waiting, result: Callable[[UUID], Any]
+) -> None:
+    first, ended, second = waiting("listen"), waiting("listen"), waiting("listen")
+    client.cancel(ended)
+    start = str(second)[:-2]
+    told = cli("signal", f"{first},{ended},{start}", "go", "7")
+    assert told.code == NotAllowed.exit_code
+    assert "cancelled" in told.err
+    assert [str(run_id) in told.out for run_id in (first, ended, second)] == [True, False, True]
+    assert (result(first), result(second)) == (7, 7)
+
+
+def test_one_signal_to_several_runs_is_told_as_a_list_of_json(cli: Cli, client: Client, waiting: Waiting) -> None:
+    first, ended, second = waiting("listen"), waiting("listen"), waiting("listen")
+    client.cancel(ended)
+    told = cli("signal", f"{first},{ended},{second}", "go", "--json")
+    assert (told.code, [row["id"] for row in told.json]) == (
+        NotAllowed.exit_code, [str(run_id) for run_id in (first, ended, second)],
+    )  # fmt: skip
+    assert [row.get("status") for row in told.json] == ["queued", None, "queued"]
+    assert ("cancelled" in told.json[1]["refused"], told.json[1]["exit_code"]) == (True, NotAllowed.exit_code)
+    assert cli("signal", f"{second},{second}", "go").code == 0
+    assert len(client.signals(second)) == 2
+
+
+def test_nothing_is_sent_where_one_of_several_runs_cannot_be_meant(cli: Cli, client: Client, waiting: Waiting) -> None:
+    run_id = waiting("listen")
+    for other in ("", "not-a-run", "0" * 8):
+        assert cli("signal", f"{run_id},{other}", "go").code in (InvalidRequest.exit_code, NotFound.exit_code)
+    assert client.status(run_id).status is Status.WAITING
+
+
 def test_signals_that_came_early_are_listed(cli: Cli, waiting: Waiting) -> None:
     assert "no signal is kept" in cli("signals").err
     run_id, other = waiting("listen"), waiting("listen")

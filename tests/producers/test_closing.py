@@ -1,11 +1,14 @@
-"""An asynchronous client that is closed says so; what was under way ends as it would have."""
+"""A client that is closed says so, asynchronous or not; what was under way ends as it would have."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -13,26 +16,32 @@ import psycopg
 import pytest
 from redis import Redis
 
-from agentrun import AsyncClient, Client, NotAllowed, Status
+from agentrun import Actor, AsyncClient, Client, Context, NotAllowed, Settings, Status, durable
 from agentrun.broker import waiting
 from agentrun.testing import until
 from agentrun.testing.rows import Rows
 
-HARMLESS = {"drain", "aclose"}
-"""What may be called in any order when a process ends."""
-
-VERBS = sorted(
-    name for name, value in vars(AsyncClient).items() if inspect.iscoroutinefunction(value) and not name.startswith("_")
-)
+HARMLESS = {"drain", "close", "aclose", "acting"}
+"""What may be called in any order when a process ends; a view of a closed client is closed."""
 
 
-def called(client: AsyncClient, verb: str, run_id: UUID) -> Awaitable[Any]:
+def verbs(face: type) -> list[str]:
+    return [name for name, _ in inspect.getmembers(face, inspect.isfunction) if name[0] != "_" and name not in HARMLESS]
+
+
+def called(client: AsyncClient | Client, verb: str, run_id: UUID) -> Any:
     """A call of this verb with whatever it cannot do without."""
-    needed = [
-        each for each in inspect.signature(getattr(AsyncClient, verb)).parameters.values() if each.default is each.empty
-    ]
-    positional = [str(run_id) for each in needed if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self"]
+    signature = inspect.signature(getattr(client, verb))
+    needed = [each for each in signature.parameters.values() if each.default is each.empty]
+    positional = [str(run_id) for each in needed if each.kind is each.POSITIONAL_OR_KEYWORD]
     return getattr(client, verb)(*positional, **{each.name: "ada" for each in needed if each.kind is each.KEYWORD_ONLY})
+
+
+@pytest.fixture
+def closing(settings: Settings) -> Iterator[Client]:
+    """A client that the test closes; `client` sees what it left behind."""
+    with Client(settings=settings) as client:
+        yield client
 
 
 @contextlib.contextmanager
@@ -54,23 +63,97 @@ async def eventually(predicate: Callable[[], Any]) -> None:
     await asyncio.to_thread(until, predicate)
 
 
-async def test_a_closed_client_refuses_every_verb_and_says_what_to_do(
+def untouched(client: Client, run_id: UUID) -> bool:
+    return [run.status for run in client.list()] == [Status.QUEUED] and client.signals(run_id) == []
+
+
+async def test_a_closed_asynchronous_client_refuses_every_verb_and_says_what_to_do(
     async_client: AsyncClient, client: Client, rows: Rows
 ) -> None:
     run_id = rows.queued()
     await async_client.aclose()
-    for verb in VERBS:
-        if verb not in HARMLESS:
-            with pytest.raises(NotAllowed, match="this AsyncClient is closed; make another one"):
-                await called(async_client, verb, run_id)
-    assert [run.status for run in client.list()] == [Status.QUEUED]
-    assert client.signals(run_id) == []
+    for verb in verbs(AsyncClient):
+        with pytest.raises(NotAllowed, match="this AsyncClient is closed; make another one"):
+            await called(async_client, verb, run_id)
+    assert untouched(client, run_id)
 
 
-async def test_closing_twice_and_draining_after_it_do_no_harm(async_client: AsyncClient) -> None:
+@pytest.mark.parametrize("close", ["client", "view"])
+@pytest.mark.parametrize("ask", ["client", "view", "later view"])
+def test_a_closed_client_and_its_views_refuse_every_verb_and_say_what_to_do(
+    closing: Client, client: Client, rows: Rows, close: str, ask: str
+) -> None:
+    run_id, faces = rows.queued(), {"client": closing, "view": closing.acting(Actor("ann"))}
+    assert closing.status(run_id).id == run_id
+    faces[close].close()
+    faces["later view"] = closing.acting(Actor("ann"))
+    for verb in verbs(Client):
+        with pytest.raises(NotAllowed, match="this Client is closed; make another one"):
+            called(faces[ask], verb, run_id)
+    assert untouched(client, run_id)
+
+
+def test_a_closed_client_opens_nothing_again(closing: Client, rows: Rows) -> None:
+    run_id = rows.queued()
+    closing.close()
+    threads, sessions = threading.active_count(), sessions_of_clients(rows)
+    for verb in verbs(Client):
+        with pytest.raises(NotAllowed):
+            called(closing, verb, run_id)
+    assert (threading.active_count(), sessions_of_clients(rows)) == (threads, sessions) == (threads, 0)
+
+
+def sessions_of_clients(rows: Rows) -> int:
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s"
+    with rows.database.connection() as connection:
+        (row,) = connection.execute(asked, ["agentrun client%"]).fetchall()
+        return row["count"]
+
+
+async def test_closing_twice_and_draining_after_it_do_no_harm(async_client: AsyncClient, closing: Client) -> None:
     await async_client.aclose()
     await asyncio.gather(async_client.aclose(), async_client.aclose())
     assert await async_client.drain()
+    closing.close()
+    closing.close()
+    assert closing.drain()
+
+
+def test_what_executes_here_may_ask_its_client_until_it_is_handed_back(closing: Client, client: Client) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def look(run_id: str) -> str:
+        begun.set()
+        assert go_on.wait(20)
+        return closing.status(run_id).kind
+
+    @durable("curious")
+    def curious(ctx: Context) -> None:
+        ctx.step(look, str(ctx.run_id))
+        ctx.step(look, str(ctx.run_id))
+
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(closing.run, "curious")
+        assert begun.wait(20)
+        closed = threads.submit(closing.close)
+        until(closing.held.drained.is_set)
+        go_on.set()
+        closed.result(20)
+        assert isinstance(running.exception(20), Exception)
+    (run,) = client.list()
+    assert [step.result for step in client.steps(run.id)] == ["curious"]
+    assert run.status is Status.QUEUED
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_client_that_one_process_closes_is_open_in_the_others_that_have_it(closing: Client, rows: Rows) -> None:
+    run_id, fork = rows.queued(), multiprocessing.get_context("fork")
+    assert closing.status(run_id).id == run_id
+    child = fork.Process(target=closing.close)
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert closing.status(run_id).id == run_id
 
 
 async def test_calls_under_way_end_though_the_client_is_closed(async_client: AsyncClient, rows: Rows) -> None:
@@ -103,3 +186,39 @@ async def test_a_wait_under_way_hears_that_the_client_is_closed(
     await async_client.aclose()
     with pytest.raises(NotAllowed, match="closed"):
         await asyncio.wait_for(wait, 10)
+
+
+def test_a_call_under_way_ends_though_the_client_is_closed(closing: Client, rows: Rows) -> None:
+    cancelled = rows.queued()
+    with ThreadPoolExecutor(1) as threads:
+        with locked(rows, cancelled):
+            call = threads.submit(closing.cancel, cancelled)
+            until(lambda: blocked(rows) == 1)
+            closing.close()
+            assert not call.done()
+        assert call.result(20).status is Status.CANCELLED
+
+
+def test_a_wait_under_way_hears_that_its_client_is_closed(
+    closing: Client, rows: Rows, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "LOOK_AGAIN", 0.1)
+    run_id = rows.queued()
+    with ThreadPoolExecutor(1) as threads:
+        wait = threads.submit(closing.wait, run_id)
+        channel = closing.hints.channel(run_id)
+        until(lambda: redis.pubsub_numsub(channel) == [(channel, 1)])
+        closing.close()
+        assert isinstance(wait.exception(10), NotAllowed)
+
+
+async def test_calls_that_have_no_thread_yet_end_though_the_asynchronous_client_is_closed(
+    async_client: AsyncClient, rows: Rows
+) -> None:
+    most = async_client._client.settings.max_connections
+    runs = [rows.queued() for _ in range(most + 2)]
+    with locked(rows, *runs):
+        calls = [asyncio.create_task(async_client.cancel(run_id)) for run_id in runs]
+        await eventually(lambda: blocked(rows) == most)
+        await async_client.aclose()
+    assert [run.status for run in await asyncio.gather(*calls)] == [Status.CANCELLED] * len(runs)

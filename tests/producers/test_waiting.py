@@ -32,7 +32,7 @@ async def async_tenant(house: House) -> AsyncIterator[AsyncClient]:
 
 def _since(run: Any, tenant: Client) -> float:
     """Seconds since the run ended, by the database's clock."""
-    with tenant._database.connection() as connection:
+    with tenant.commands.database.connection() as connection:
         row: Any = connection.execute(
             "SELECT extract(epoch FROM now() - %s)::float AS age", (run.finished_at,)
         ).fetchone()

@@ -18,6 +18,7 @@ from agentrun.runtime.engine import Engine
 from agentrun.runtime.segment import run_segment
 from agentrun.runtime.taking import run_step
 from agentrun.testing import RecordingPublisher, until
+from agentrun.testing.rows import Rows
 
 pytestmark = pytest.mark.settings(heartbeat_seconds=0.1, lease_seconds=2.0, drain_seconds=0.5)
 
@@ -229,6 +230,44 @@ def test_a_web_process_that_ends_hands_its_runs_to_workers_and_tells_their_calle
     assert engine.run(run.id).outcome == Outcome.COMPLETED
     with pytest.raises(NotAllowed, match="drains"):
         client.resume(run.id)
+
+
+CLOSED = (
+    "this process closed its client before the run had ended; once its lease is over, the sweep gives it to a worker"
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "told", "next_step"),
+    [("closed", CLOSED, "agentrun show"), ("reaped", "another process has taken the run over", "")],
+)
+def test_who_waits_for_a_run_here_hears_why_it_was_lost(
+    settings: Settings, rows: Rows, sweep: Callable[[], object], how: str, told: str, next_step: str
+) -> None:
+    """A write of which nobody knows the end outlasts the drain."""
+    began = threading.Event()
+
+    async def pay() -> None:
+        began.set()
+        await asyncio.sleep(3600)
+
+    async def pays(ctx: Context) -> None:
+        await ctx.write(pay, effect=Effect.NON_IDEMPOTENT_WRITE)
+
+    with Client(settings=settings) as client, ThreadPoolExecutor() as web:
+        request = web.submit(client.run, pays)
+        assert began.wait(10)
+        (run,) = client.list()
+        if how == "closed":
+            client.close()
+        while how == "reaped" and not client.status(run.id).status.final:
+            rows.expire_lease(run.id)
+            sweep()
+        with pytest.raises(RunFailed, match="lease_lost") as lost:
+            request.result(5)
+    assert lost.value.detail is not None
+    assert told in lost.value.detail
+    assert (f"`{next_step} {run.id}`" if next_step else "") in lost.value.detail
 
 
 def test_a_run_that_goes_on_here_is_handed_back_and_a_later_decision_wakes_a_worker(

@@ -20,6 +20,7 @@ COSTS: Mapping[str, str] = {
     "a wake for a run that has ended": "claim, unclaimed",
     "a run up to its wait for a signal": "claim, take_signal, register_wait, park",
     "a signal to it": "lock_runs, send_signal",
+    "signal_many to 40 such runs": "lock_runs x2, send_signal x40",
     "the run after the signal": _ANSWERED,
     "a run up to its approval": "claim, register_wait, park",
     "approve": _DECIDED,

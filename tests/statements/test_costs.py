@@ -169,6 +169,11 @@ def sweep(stage: Stage) -> Callable[[], object]:
     return Sweep(stage.settings, stage.database, stage.publisher, by="sweep:test").run
 
 
+def signalled(stage: Stage) -> Callable[[], object]:
+    runs = [stage.waiting("signal") for _ in range(40)]
+    return lambda: stage.client.signal_many(runs, "go")
+
+
 def cancelled(stage: Stage) -> Callable[[], object]:
     run_id = stage.queued("nothing")
     return lambda: stage.client.cancel(run_id)
@@ -186,6 +191,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "a wake for a run that has ended": ended,
     "a run up to its wait for a signal": on("signal", outcome="waiting"),
     "a signal to it": to("signal", lambda stage, run_id: stage.client.signal(run_id, "go")),
+    "signal_many to 40 such runs": signalled,
     "the run after the signal": after("signal", lambda stage, run_id: stage.client.signal(run_id, "go")),
     "a run up to its approval": on("approval", outcome="waiting"),
     "approve": to("approval", lambda stage, run_id: stage.client.approve(run_id, by="ann")),

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from redis import Redis
 
-from agentrun import Client, Status
+from agentrun import Client, Run, Status
 from agentrun.core.codec import digest
 from agentrun.embedded.postgres import StopMode
 from agentrun.testing import until
@@ -21,7 +21,7 @@ from tests.processes.conftest import Look
 pytestmark = pytest.mark.processes
 
 BODIES = ["tests.bodies.waits"]
-PARKED, DECIDED = 10_000, 100
+PARKED, DECIDED, SIGNALLED = 10_000, 100, 1_000
 MANY_PARKED = """
 WITH parked AS (
     INSERT INTO agentrun.runs (id, kind, namespace, queue, request, status, waiting_on, epoch)
@@ -51,6 +51,23 @@ def messages(redis: Redis) -> int:
     """In the queue, of any priority, and delivered without acknowledgement."""
     queues = [key for key in redis.keys("agentrun*") if redis.type(key) == "list"]
     return sum(redis.llen(queue) for queue in queues) + redis.hlen("unacked")
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_that_are_signalled_in_one_call_all_go_on_each_with_its_own(
+    client: Client, start: Callable[..., Node], look: Look
+) -> None:
+    start(concurrency=100)
+    runs = client.enqueue_many("hear", [None] * SIGNALLED)
+    until(lambda: look.one("SELECT count(*) FROM agentrun.runs WHERE status = 'waiting'") == SIGNALLED, 60)
+    answers = client.signal_many(runs, "go", payloads=list(range(SIGNALLED)))
+    assert [(answer.id, answer.status) for answer in answers if isinstance(answer, Run)] == [
+        (run_id, Status.QUEUED) for run_id in runs
+    ]
+    until(lambda: look.one("SELECT count(*) FROM agentrun.runs WHERE status = 'completed'") == SIGNALLED, 60)
+    assert {run.id: run.result for run in client.list(limit=SIGNALLED)} == dict(
+        zip(runs, range(SIGNALLED), strict=True)
+    )
 
 
 @pytest.mark.own_servers

@@ -1,0 +1,1 @@
+"""What `Client` is composed of: producing, reading, answering, operating."""
