@@ -124,6 +124,46 @@ def test_what_a_verb_can_keep_is_kept(run: Any, client: Client) -> None:
     assert attempts == ["transaction"] * 3
 
 
+def test_what_was_said_before_stays_and_the_same_word_said_anew_replaces_it(run: Any, client: Client) -> None:
+    attempts: list[str] = []
+
+    async def flaky() -> str:
+        attempts.append("tried")
+        if len(attempts) < 3:
+            raise ConnectionError("away")
+        return "looked"
+
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        charge = ctx.options(key="charge", name="charged", timeout=0.05)
+        with pytest.raises(BodyError, match="cannot keep `retries` of"):
+            await charge.options(retries=3).write(act)
+        with pytest.raises(StepFailed, match="TimeoutError"):
+            await charge.options(retries=1).step(asyncio.sleep, 5)
+        await ctx.options(retries=Retries(3, QUICK)).options(key="a").options(name="looked").step(flaky)
+        await charge.options(timeout=5).options(key="b").step(asyncio.sleep, 0.2)
+        await charge.options(key="c", name="other").step(act)
+        await ctx.step(act)
+
+    done = run("k")
+    assert done.status is Status.COMPLETED, done.error
+    assert [(step.key, step.name) for step in client.steps(done.id)] == [
+        ("charge", "charged"), ("a", "looked"), ("b", "charged"), ("c", "other"), ("#1", "act"),
+    ]  # fmt: skip
+    assert attempts == ["tried"] * 3
+
+
+@pytest.mark.parametrize("word", ["key", "name", "timeout"])
+def test_a_verb_refuses_what_was_said_before_as_well(word: str, run: Any) -> None:
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        for again in ALL.keys() - {word}:
+            with pytest.raises(BodyError, match=rf"cannot keep .*`{word}`"):
+                await ctx.options(**{word: ALL[word]}).options(**{again: ALL[again]}).gather(ctx.step(act))
+
+    assert run("k").status is Status.COMPLETED
+
+
 def test_the_retries_of_a_kind_are_for_its_steps_and_refused_by_no_other_verb(run: Any) -> None:
     @durable("k", retries=3)
     async def body(ctx: Context) -> list[str]:
