@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError, create_model
 from agentrun.core.codec import encode
 from agentrun.core.errors import ConfigurationError, InvalidRequest, InvalidResult, UnknownKind
 from agentrun.core.policy import Backoff
-from agentrun.runtime.checks import checked_attempts, checked_timeout
+from agentrun.runtime.checks import checked_attempts, checked_lease, checked_requeues, checked_timeout
 
 Body = Callable[..., Any]
 B = TypeVar("B", bound=Body)
@@ -259,13 +259,14 @@ def options_of(
     retries: Retries | int | None,
     four_eyes: bool,
 ) -> Options:
-    """What was said of a kind. Raises ConfigurationError that names the kind where a time or a retry cannot be one."""
+    """What was said of a kind. Raises ConfigurationError that names the kind where a time or a number cannot be one."""
     try:
         seconds, tried = checked_timeout(timeout), as_retries(retries)
+        requeues, lease = checked_requeues(max_requeues), checked_lease(lease_seconds)
     except InvalidRequest as error:
         raise ConfigurationError(f"kind `{name}`: {error}") from None
     bound = timedelta(seconds=seconds) if seconds is not None else None
-    return Options(queue, max_requeues, bound, lease_seconds, tried, four_eyes)
+    return Options(queue, requeues, bound, lease, tried, four_eyes)
 
 
 def as_retries(value: Retries | int | None) -> Retries:
