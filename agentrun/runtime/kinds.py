@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError, create_model
 
-from agentrun.core.codec import encode
-from agentrun.core.errors import ConfigurationError, InvalidRequest, InvalidResult, UnknownKind
+from agentrun.core.codec import adapter_of, checked_result, encode, explain
+from agentrun.core.errors import ConfigurationError, InvalidRequest, UnknownKind
 from agentrun.core.policy import Backoff
 from agentrun.runtime.checks import checked_attempts, checked_lease, checked_requeues, checked_timeout
 
@@ -99,15 +99,7 @@ class Kind:
 
     def encode_result(self, result: Any) -> str:
         """JSON text of what the body returned. Raises InvalidResult where that is not what it promised."""
-        try:
-            checked = self.result.validate_python(result)
-            return self.result.dump_json(checked).decode()
-        except ValidationError as error:
-            raise InvalidResult(
-                f"kind `{self.name}` returned what its annotation does not allow: {explain(error)}"
-            ) from None
-        except ValueError as error:
-            raise InvalidResult(f"kind `{self.name}` returned what cannot be stored as JSON: {error}") from None
+        return checked_result(self.result, result, of=f"kind `{self.name}`")
 
     def call(self, context: Any, request: Any) -> Any:
         """Call the body: a coroutine for `async def`, the result itself for `def`."""
@@ -229,7 +221,7 @@ def kind_of(name: str, body: Body, options: Options | None = None) -> Kind:
         name=name,
         body=body,
         request=spread_request(name, takes, hints) if spread else plain_request(takes, hints),
-        result=TypeAdapter(Any if result is None else result),
+        result=adapter_of(Any if result is None else result),
         takes=tuple(parameter.name for parameter in takes),
         spread=spread,
         options=options or Options(),
@@ -241,12 +233,6 @@ def unknown(name: str, known: tuple[str, ...]) -> str:
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean `{near[0]}`?" if near else f"registered: {', '.join(known) or 'none'}"
     return f"no kind `{name}` is registered; {hint} (AGENTRUN_IMPORTS names the modules that register kinds)"
-
-
-def explain(error: ValidationError) -> str:
-    """Which members are wrong and why, without their values."""
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:5])
 
 
 def options_of(

@@ -16,7 +16,7 @@ from agentrun.runtime.keys import BRANCH, Branch
 from agentrun.runtime.kinds import kind_of, registry
 from agentrun.runtime.luck import luck
 from agentrun.runtime.steps import LONGEST_PAUSE
-from agentrun.runtime.stepspec import StepSpec, ended, in_thread, recorded_failure
+from agentrun.runtime.stepspec import StepSpec, ended, in_thread, recorded_failure, stored
 
 
 class Unleased:
@@ -72,7 +72,7 @@ async def rehearse(kind: str | Callable[..., Any], request: Any = None) -> Any:
 async def _tried(spec: StepSpec) -> Any:
     async with asyncio.timeout(spec.timeout):
         value = await spec.call()
-    return spec.decode(spec.encode(value))
+    return stored(spec, value)[1]
 
 
 def _without_lease(spec: StepSpec) -> WriteWithoutLease:
