@@ -167,8 +167,9 @@ class Context(RemoteVerbs, WaitingVerbs):
         known = described(function)
         spec = StepSpec(
             key=key_for(self.wishes.key),
-            kind=StepKind.WRITE,
+            kind=StepKind.TRANSACTION,
             name=self.wishes.name or known.name,
+            # No fence has to stand before it: without its record it did not happen.
             effect=Effect.READ_ONLY,
             call=_unused,
             encode=known.encode,

@@ -133,7 +133,7 @@ class Steps(Fenced):
         self.executed += 1
         if spec.kind is StepKind.STEP and spec.effect is Effect.READ_ONLY and by_position(spec.key):
             return await self._read(spec, there)
-        if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE):
+        if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE, StepKind.TRANSACTION):
             return await self._inline(spec, there)
         task = detached(self._write(spec, there) if spec.effect.is_write else self._read(spec, there))
         self.in_flight[spec.key] = spec, task
