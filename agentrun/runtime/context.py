@@ -199,7 +199,7 @@ class Context(RemoteVerbs, WaitingVerbs):
             for awaitable in awaitables:
                 awaitable.close()
             raise
-        with leaving_what_waits(self.waits.waiting_on):
+        with leaving_what_waits([] if self._waits is None else self._waits.waiting_on):
             return await gathered(awaitables, limit=limit, fail_fast=on_failure == "fail_fast")
 
     def now(self) -> Coroutine[Any, Any, datetime]:

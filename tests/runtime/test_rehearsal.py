@@ -59,6 +59,13 @@ async def test_a_step_of_a_rehearsal_that_fails_says_so_as_in_a_run() -> None:
     assert await rehearse(body) == "called 1"
 
 
+async def test_steps_of_a_rehearsal_may_be_gathered() -> None:
+    async def body(ctx: Context) -> list[int]:
+        return await ctx.gather(*(ctx.step(len, "a" * each) for each in range(3)), limit=2)
+
+    assert await rehearse(body) == [0, 1, 2]
+
+
 async def test_a_write_inside_a_step_of_a_rehearsal_is_refused_by_its_own_error() -> None:
     async def act() -> None: ...
 
