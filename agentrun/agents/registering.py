@@ -20,6 +20,7 @@ from agentrun.agents.inputs import Asked, as_inputs
 from agentrun.agents.inventory import contradicted, tools_of
 from agentrun.agents.requests import REQUEST
 from agentrun.agents.running import AgentBody, Deps, named
+from agentrun.core.codec import adapter_of
 from agentrun.core.errors import ConfigurationError
 from agentrun.core.words import Effect
 from agentrun.runtime.effects import Declared
@@ -117,11 +118,11 @@ def result_of(agent: AbstractAgent[Any, Any]) -> TypeAdapter[Any]:
     declared = cast("object", agent.output_type)
     if isinstance(declared, type):
         try:
-            return TypeAdapter(declared)
+            return adapter_of(declared)
         except Exception:
             # No type that pydantic knows: the output is stored as what it is.
             return TypeAdapter(Any)
-    return TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64"))
+    return TypeAdapter(Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="strings"))
 
 
 def _check(agent: AbstractAgent[Any, Any], name: str, durability: AgentrunDurability[Any], deps: Deps | None) -> None:

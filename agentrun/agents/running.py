@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic_ai.agent.abstract import AbstractAgent
 from pydantic_ai.durable_exec import replay_scope
@@ -21,13 +21,18 @@ from agentrun.agents.effects import as_declared
 from agentrun.agents.inputs import Asked, Input, as_inputs
 from agentrun.agents.requests import AgentRequest
 from agentrun.agents.scope import SCOPE, Scope, scoped
-from agentrun.core.errors import ConfigurationError
+from agentrun.core.errors import BodyError, ConfigurationError
 from agentrun.core.words import Effect
-from agentrun.runtime.context import Context
+from agentrun.runtime.context import Context, SyncContext
 from agentrun.runtime.effects import Declared
 from agentrun.runtime.keys import BRANCH, key_for
 
 OutputT = TypeVar("OutputT")
+
+_NO_NAME = "its steps are shown as its model requests (by the agent's name) and its tools: Agent(…, name=…)"
+_NO_TIMEOUT = "`timeout=…` of run_agent itself bounds all that the agent does, `tool_timeout=…` of the agent each tool"
+_NOT_SYNC = "run_agent needs a context whose verbs are coroutines: `ctx.wait(run_agent(ctx.asynchronous, agent, …))`"
+
 Deps = Callable[..., Any]
 """Makes an agent's dependencies, anew in every segment: `deps(ctx)` or `deps(ctx, request)`; a value, an awaitable, or
 an `async def` that yields the value once and cleans up after it."""
@@ -75,14 +80,20 @@ def run_agent(
 ) -> Coroutine[Any, Any, AgentRunResult[OutputT]]:
     """Run an agent durably inside a `@durable` body, or inside a tool of another agent; `options` are `agent.run`'s.
 
-    In a body its steps stand under the position of this call (or `ctx.options(key=…)`): `#2/model:1`. In a tool (hand
-    in the tool's RunContext) they stand under the tool's step, where that may be repeated; inside a non-idempotent
-    write, and outside of durable runs, the agent runs as `agent.run` would. Nothing of it is asked twice at a replay.
+    In a body its steps stand under the position of this call (or `ctx.options(key=…)`): `#2/model:1`; `retries` of
+    `ctx.options` are for each model request and read-only tool. In a tool (hand in the tool's RunContext) they stand
+    under the tool's step, where that may be repeated; inside a non-idempotent write, and outside of durable runs, the
+    agent runs as `agent.run` would. Nothing of it is asked twice at a replay.
 
-    Raises ConfigurationError for an agent without a name, and what `agent.run` raises.
+    Raises ConfigurationError for an agent without a name, BodyError for a name or timeout of `ctx.options` and for a
+    SyncContext, and what `agent.run` raises.
     """
     durability = AgentrunDurability[Any](name=named(agent, None))
+    if isinstance(cast("object", ctx), SyncContext):
+        raise BodyError(_NOT_SYNC)
     if isinstance(ctx, Context):
+        ctx.wishes.without("run_agent", "name", instead=_NO_NAME)
+        ctx.wishes.without("run_agent", "timeout", instead=_NO_TIMEOUT)
         scope: Scope | None = Scope(
             ctx,
             as_declared(effects),

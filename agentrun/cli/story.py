@@ -14,6 +14,7 @@ from rich.text import Text
 from agentrun.cli.screen import clean, facts, instant, pretty, span, status, table
 from agentrun.cli.why import Standing
 from agentrun.core.records import Event, Run, Step, Usage
+from agentrun.core.words import StepKind
 
 PRIVATE = ("request", "result", "progress")
 SHOWN_AT_FIRST, SHOWN_AT_LAST = 20, 80
@@ -146,6 +147,8 @@ def _what(event: Event) -> str:
     parts = [str(data[name]) for name in ("name", "reason", "to") if data.get(name) is not None]
     if "key" in data:
         parts.append(f"[{data['key']}]")
+    if data.get("kind") == StepKind.TRANSACTION:
+        parts.append("in one transaction with its record")
     if data.get("attempt", 1) > 1:
         parts.append(f"attempt {data['attempt']}")
     if data.get("redispatched"):
@@ -202,7 +205,9 @@ def _step_row(step: Step) -> tuple[Any, ...]:
     took = span(step.finished_at - step.started_at) if step.finished_at and step.started_at else None
     spent = step.usage.input_tokens + step.usage.output_tokens
     state = status(step.status)
-    return step.key, step.name, step.kind, step.effect, state, step.attempt, took, f"{spent:,}" if spent else None
+    # To its run a transaction is as safe to begin again as a read, and to whoever looks it is none.
+    effect = "exactly once" if step.kind == StepKind.TRANSACTION else step.effect
+    return step.key, step.name, step.kind, effect, state, step.attempt, took, f"{spent:,}" if spent else None
 
 
 def _shortened(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from agentrun.runtime.operators import Operators
 from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.store.relay import Relay
+from agentrun.telemetry import observer
 
 RunId = UUID | str
 
@@ -50,7 +51,8 @@ class Held:
         with self._lock:
             engine = self._engines.get(os.getpid())
             if engine is None:
-                engine = Engine(self.settings, self.database, self.publisher, kinds=self.kinds)
+                look = observer(self.settings)
+                engine = Engine(self.settings, self.database, self.publisher, kinds=self.kinds, observer=look)
                 engine.draining = self.drained.is_set()
                 self._engines[os.getpid()] = engine
                 atexit.register(_hand_back, weakref.ref(engine), os.getpid())

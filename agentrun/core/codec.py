@@ -5,21 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Any
+from typing import Any, Literal
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from agentrun.core.errors import InvalidRequest, TooLarge
+from agentrun.core.errors import InvalidRequest, InvalidResult, TooLarge
+
+PLAIN = (type(None), bool, int, str)
+"""Values of these very types are the same JSON whatever declares them, and come back as they were."""
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _AMBIGUOUS = re.compile(r"\s|\\|\{[^}]|\d[.eE]|-0")
 """What can be written in more than one way: blanks, escapes, keys, fractions, minus zero."""
 
+_WORDS = re.compile(r'"(?:NaN|-?Infinity)"')
+
 
 def encode(value: Any, *, what: str) -> str:
     """JSON text of `value`. Raises InvalidRequest where it is not JSON; `what` names it in the message."""
     try:
-        return to_json(value, inf_nan_mode="strings").decode()
+        text = to_json(value, inf_nan_mode="strings").decode()
+        if type(value) in PLAIN or "null" not in text:
+            return text
+        return _in_words(to_jsonable_python(value, inf_nan_mode="strings"), text)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"{what} cannot be stored as JSON: {error}; pass JSON values, pydantic models or dataclasses"
@@ -29,6 +39,55 @@ def encode(value: Any, *, what: str) -> str:
 def decode(text: str | None) -> Any:
     """The JSON value of a stored text; None for nothing stored."""
     return None if text is None else json.loads(text)
+
+
+def adapter_of(declared: Any) -> TypeAdapter[Any]:
+    """What writes values of a declared type and reads them back. Raises pydantic's errors for a type unknown to it."""
+    try:
+        # JSON knows no NaN and no infinity. As words they come back as they were; null would be another value.
+        return TypeAdapter(declared, config=ConfigDict(ser_json_inf_nan="strings"))
+    except PydanticUserError:
+        # A model says itself how it is stored; `dumped` looks after its numbers.
+        return TypeAdapter(declared)
+
+
+def dumped(adapter: TypeAdapter[Any], value: Any, *, warnings: Literal[False, "error"]) -> str:
+    """JSON text of a value of a declared type. Raises ValueError where there is none; pydantic's `warnings` too."""
+    text = adapter.dump_json(value, warnings=warnings).decode()
+    if "null" not in text:
+        return text
+    # A model writes null for a NaN, whatever the adapter says. In Python's own values it is still there.
+    return _in_words(adapter.dump_python(value, mode="json", warnings=False), text)
+
+
+def checked_result(adapter: TypeAdapter[Any], value: Any, *, of: str) -> str:
+    """JSON text of what a body or remote step returned. Raises InvalidResult where that is not what it promised, or
+    would not come back from its text; `of` says whose it is."""
+    try:
+        checked = adapter.validate_python(value)
+        text = dumped(adapter, checked, warnings=False)
+    except ValidationError as error:
+        raise InvalidResult(f"{of} returned what its annotation does not allow: {explain(error)}") from None
+    except ValueError as error:
+        raise InvalidResult(f"{of} returned what cannot be stored as JSON: {error}") from None
+    if type(checked) not in PLAIN:
+        try:
+            adapter.validate_json(text)
+        except Exception as error:
+            raise InvalidResult(f"{of} returned {unreadable(error)}") from None
+    return text
+
+
+def unreadable(error: Exception) -> str:
+    """What is wrong with a value whose own JSON text cannot be read back."""
+    why = explain(error) if isinstance(error, ValidationError) else type(error).__name__
+    return f"what cannot be read back from its JSON as what its annotation says: {why}"
+
+
+def explain(error: ValidationError) -> str:
+    """Which members are wrong and why, without their values."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:5])
 
 
 def canonical(text: str) -> str:
@@ -52,3 +111,11 @@ def within(text: str, limit: int, *, what: str, setting: str) -> str:
             f"store it elsewhere and pass a reference, or raise {setting}"
         )
     return text
+
+
+def _in_words(value: Any, text: str) -> str:
+    """`text`, with words in place of the nulls that stand for numbers that JSON does not know."""
+    said = to_json(value, inf_nan_mode="strings").decode()
+    # What can be gone through once (a generator) has nothing left to say the second time.
+    same = said != text and _WORDS.sub("null", said) == _WORDS.sub("null", text)
+    return said if same else text

@@ -169,7 +169,7 @@ class NonDeterminism(BodyError):
 
 
 class InvalidResult(BodyError):
-    """A body or step returned what cannot be stored as JSON."""
+    """A body or step returned what cannot be stored as JSON, or not be read back from it."""
 
 
 class WriteWithoutLease(BodyError):

@@ -74,7 +74,8 @@ class Event:
 class Step:
     """One step of the journal, for people and for `doctor`. Payloads are JSON values.
 
-    `started_at` is when its last attempt began; a step that waited for an answer has none.
+    `started_at` is when its last attempt began; a step that waited for an answer has none. Of a `transaction`, whose
+    record commits with it, the `effect` is `read_only`: no fence stands before it.
 
     From `by` on: who works on it, or did; and of remote and external steps the queue, when it was offered, how often
     because its taker was lost, when its taker last called `heartbeat`, and what that said.

@@ -55,6 +55,7 @@ class StepKind(StrEnum):
 
     STEP = "step"
     WRITE = "write"
+    TRANSACTION = "transaction"
     MODEL = "model"
     TOOL = "tool"
     REMOTE = "remote"

@@ -19,6 +19,9 @@ LONGEST_NAME = 200
 LONGEST_DELAY = timedelta(days=3650)
 MOST_ATTEMPTS = 1_000_000
 
+SHORTEST_LEASE = 1.0
+"""Seconds. A lease is renewed at each quarter of its time, and one renewal may wait half a second for the run's row."""
+
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -72,6 +75,25 @@ def checked_attempts(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
         raise InvalidRequest(f"retries must be 1 (tried once) to {MOST_ATTEMPTS:,} attempts, not {_shown(value)}")
     return value
+
+
+def checked_requeues(value: object) -> int | None:
+    """How often a run goes back to the queue: 0 to a million; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_ATTEMPTS:
+        raise InvalidRequest(f"max_requeues must be 0 (never) to {MOST_ATTEMPTS:,} times, not {_shown(value)}")
+    return value
+
+
+def checked_lease(value: object) -> float | None:
+    """How long a claim is valid without renewal: seconds, one to ten years; None stays None."""
+    if value is None:
+        return None
+    number = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else value
+    if number < SHORTEST_LEASE or not _bearable(number):
+        raise InvalidRequest(f"lease_seconds must be {SHORTEST_LEASE:g} second to 10 years, not {_shown(value)}")
+    return float(number)
 
 
 def checked_attributes(value: object) -> str:

@@ -76,7 +76,7 @@ class ChildVerbs(Wishing):
     def continue_as_new(self, request: Any = None) -> None:
         """End this run and start a fresh one of its kind with a new request, atomically. Never returns."""
         self.wishes.without(
-            "continue_as_new", "key", "name", "retries", "timeout", instead="it is no step: leave them out"
+            "ctx.continue_as_new", "key", "name", "retries", "timeout", instead="it is no step: leave them out"
         )
         raise ContinueAsNew(request)
 

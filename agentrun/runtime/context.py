@@ -71,7 +71,9 @@ class Context(RemoteVerbs, WaitingVerbs):
         retries: Retries | int | None = None,
         timeout: timedelta | float | None = None,
     ) -> Context:
-        """The same context with wishes for one step: `await ctx.options(key="…", retries=3).step(function, …)`.
+        """A context with wishes for one step: `await ctx.options(key="…", retries=3).step(function, …)`.
+
+        This one stays as it is. What was wished for before and is not said anew stays wished for.
 
         `key` replaces the position (it must not start with '#'), `name` is what people see, `retries` is for steps
         that may be repeated, `timeout` is seconds (or a timedelta) per attempt. Raises BodyError for a value that
@@ -140,7 +142,7 @@ class Context(RemoteVerbs, WaitingVerbs):
         declaration = known.declared or UNDECLARED
         effect = declaration.effect if effect is None else as_effect(effect)
         if effect.is_write:
-            self.wishes.without("write", "retries", instead=_NO_RETRIES)
+            self.wishes.without("ctx.write", "retries", instead=_NO_RETRIES)
         return self._perform(
             StepKind.WRITE,
             known,
@@ -161,12 +163,13 @@ class Context(RemoteVerbs, WaitingVerbs):
 
         Raises BodyError for a timeout: `SET LOCAL statement_timeout` is PostgreSQL's own.
         """
-        self.wishes.without("transaction", "timeout", instead=_NO_TIMEOUT)
+        self.wishes.without("ctx.transaction", "timeout", instead=_NO_TIMEOUT)
         known = described(function)
         spec = StepSpec(
             key=key_for(self.wishes.key),
-            kind=StepKind.WRITE,
+            kind=StepKind.TRANSACTION,
             name=self.wishes.name or known.name,
+            # No fence has to stand before it: without its record it did not happen.
             effect=Effect.READ_ONLY,
             call=_unused,
             encode=known.encode,
@@ -191,12 +194,12 @@ class Context(RemoteVerbs, WaitingVerbs):
         before the first failure (in order) is raised; with `fail_fast`, the first failure ends the others' work.
         """
         try:
-            self.wishes.without("gather", "key", "name", "retries", "timeout", instead=_NO_STEP)
+            self.wishes.without("ctx.gather", "key", "name", "retries", "timeout", instead=_NO_STEP)
         except BodyError:
             for awaitable in awaitables:
                 awaitable.close()
             raise
-        with leaving_what_waits(self.waits.waiting_on):
+        with leaving_what_waits([] if self._waits is None else self._waits.waiting_on):
             return await gathered(awaitables, limit=limit, fail_fast=on_failure == "fail_fast")
 
     def now(self) -> Coroutine[Any, Any, datetime]:

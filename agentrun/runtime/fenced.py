@@ -18,7 +18,7 @@ from agentrun.core.words import Effect, FailureClass, StepStatus
 from agentrun.runtime.current import idempotency_key
 from agentrun.runtime.effects import NOT_APPLIED, Applied
 from agentrun.runtime.journaling import Journaling
-from agentrun.runtime.stepspec import Spent, StepSpec, WriteUnknown, as_replayed, ended_with, in_thread
+from agentrun.runtime.stepspec import Spent, StepSpec, WriteUnknown, ended_with, in_thread
 from agentrun.store import journal
 
 
@@ -53,11 +53,11 @@ class Fenced(Journaling):
                 await self._finish(spec, attempt, StepStatus.FAILED, error=failure)
                 raise self._failed(spec, failure) from error
             raise WriteUnknown(spec.key, spec.name, failure) from error
-        text = self._known(spec, value)
+        text, replayed = self._known(spec, value)
         await self._finish(spec, attempt, StepStatus.COMPLETED, result=text, spent=spec.spent and spec.spent(value))
-        return as_replayed(spec, value, text)
+        return replayed
 
-    def _known(self, spec: StepSpec, value: Any) -> str:
+    def _known(self, spec: StepSpec, value: Any) -> tuple[str, Any]:
         """The result of a write that happened: where it cannot be stored, the body must not hear of a failure."""
         try:
             return self._encoded(spec, value)
@@ -122,9 +122,9 @@ class Fenced(Journaling):
         if not isinstance(answer, Applied):
             told = f"the reconcile function returned {type(answer).__name__}, not Applied(result) or NOT_APPLIED"
             raise WriteUnknown(spec.key, spec.name, Failure(FailureClass.UNKNOWN, "InvalidReconcile", told, spec.key))
-        text = self._known(spec, answer.result)
+        text, replayed = self._known(spec, answer.result)
         await self._finish(spec, there["attempt"], StepStatus.COMPLETED, result=text)
-        return (spec.decode(text),)
+        return (replayed,)
 
     async def _maybe_in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         if inspect.iscoroutinefunction(function):

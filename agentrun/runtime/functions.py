@@ -11,15 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter
-from pydantic.errors import PydanticUserError
+from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from agentrun.core.codec import decode, encode
+from agentrun.core.codec import PLAIN, adapter_of, decode, dumped, encode
 from agentrun.runtime.effects import Declared, declared
-
-_PLAIN = (type(None), bool, int, str)
-"""Results of these very types are the same JSON whatever declares them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +65,10 @@ def _is_async(function: Callable[..., Any]) -> bool:
 def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
     try:
         hint = _hint(function)
-        return None if hint is Any else _adapter_of(hint)
+        return None if hint is Any else adapter_of(hint)
     except Exception:
         # Annotations that cannot be read or that pydantic does not know: the result is stored as plain JSON.
         return None
-
-
-def _adapter_of(hint: Any) -> TypeAdapter[Any]:
-    try:
-        # JSON knows no NaN and no infinity. As words they come back as they were; null would be another value.
-        return TypeAdapter(hint, config=ConfigDict(ser_json_inf_nan="strings"))
-    except PydanticUserError:
-        # A model says itself how it is stored.
-        return TypeAdapter(hint)
 
 
 def _hint(function: Callable[..., Any]) -> Any:
@@ -90,7 +77,7 @@ def _hint(function: Callable[..., Any]) -> Any:
 
 
 def _dump(adapter: TypeAdapter[Any], hint: Any, value: Any) -> str:
-    if type(value) is hint and hint in _PLAIN:
+    if type(value) is hint and hint in PLAIN:
         # To have pydantic compare the value with its declaration takes nine tenths of the time, and they are the same.
         return to_json(value).decode()
-    return adapter.dump_json(value, warnings="error").decode()
+    return dumped(adapter, value, warnings="error")

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from uuid import UUID
 
 from agentrun.core.codec import within
-from agentrun.core.errors import BodyError, InvalidRequest, InvalidResult, StepFailed
+from agentrun.core.errors import BodyError, StepFailed
 from agentrun.core.failures import Failure
 from agentrun.core.outcome import Cancelled, LeaseLost
 from agentrun.core.words import StepStatus
@@ -20,7 +20,7 @@ from agentrun.runtime.current import CURRENT, CurrentStep
 from agentrun.runtime.keys import BRANCH
 from agentrun.runtime.lease import Lease
 from agentrun.runtime.observing import Seen
-from agentrun.runtime.stepspec import StepSpec
+from agentrun.runtime.stepspec import StepSpec, stored
 from agentrun.store import journal
 from agentrun.store.batches import Write
 from agentrun.store.reads import HELD
@@ -75,13 +75,11 @@ class Journaling:
     def _beat(self, _progress: object) -> None:
         self.lease.check()
 
-    def _encoded(self, spec: StepSpec, value: Any) -> str:
+    def _encoded(self, spec: StepSpec, value: Any) -> tuple[str, Any]:
+        """As `stored`. Raises TooLarge, too."""
+        text, replayed = stored(spec, value)
         what = f"the result of step `{spec.name}`"
-        try:
-            text = spec.encode(value)
-        except (InvalidRequest, ValueError) as error:
-            raise InvalidResult(f"{what}: {error}") from None
-        return within(text, self.result_limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES")
+        return within(text, self.result_limit, what=what, setting="AGENTRUN_MAX_RESULT_BYTES"), replayed
 
     def _written(
         self, statement: Statement, params: dict[str, Any], status: StepStatus

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError, create_model
 
-from agentrun.core.codec import encode
-from agentrun.core.errors import ConfigurationError, InvalidRequest, InvalidResult, UnknownKind
+from agentrun.core.codec import adapter_of, checked_result, encode, explain
+from agentrun.core.errors import ConfigurationError, InvalidRequest, UnknownKind
 from agentrun.core.policy import Backoff
-from agentrun.runtime.checks import checked_attempts, checked_timeout
+from agentrun.runtime.checks import checked_attempts, checked_lease, checked_requeues, checked_timeout
 
 Body = Callable[..., Any]
 B = TypeVar("B", bound=Body)
@@ -99,15 +99,7 @@ class Kind:
 
     def encode_result(self, result: Any) -> str:
         """JSON text of what the body returned. Raises InvalidResult where that is not what it promised."""
-        try:
-            checked = self.result.validate_python(result)
-            return self.result.dump_json(checked).decode()
-        except ValidationError as error:
-            raise InvalidResult(
-                f"kind `{self.name}` returned what its annotation does not allow: {explain(error)}"
-            ) from None
-        except ValueError as error:
-            raise InvalidResult(f"kind `{self.name}` returned what cannot be stored as JSON: {error}") from None
+        return checked_result(self.result, result, of=f"kind `{self.name}`")
 
     def call(self, context: Any, request: Any) -> Any:
         """Call the body: a coroutine for `async def`, the result itself for `def`."""
@@ -229,7 +221,7 @@ def kind_of(name: str, body: Body, options: Options | None = None) -> Kind:
         name=name,
         body=body,
         request=spread_request(name, takes, hints) if spread else plain_request(takes, hints),
-        result=TypeAdapter(Any if result is None else result),
+        result=adapter_of(Any if result is None else result),
         takes=tuple(parameter.name for parameter in takes),
         spread=spread,
         options=options or Options(),
@@ -243,12 +235,6 @@ def unknown(name: str, known: tuple[str, ...]) -> str:
     return f"no kind `{name}` is registered; {hint} (AGENTRUN_IMPORTS names the modules that register kinds)"
 
 
-def explain(error: ValidationError) -> str:
-    """Which members are wrong and why, without their values."""
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:5])
-
-
 def options_of(
     name: str,
     *,
@@ -259,13 +245,14 @@ def options_of(
     retries: Retries | int | None,
     four_eyes: bool,
 ) -> Options:
-    """What was said of a kind. Raises ConfigurationError that names the kind where a time or a retry cannot be one."""
+    """What was said of a kind. Raises ConfigurationError that names the kind where a time or a number cannot be one."""
     try:
         seconds, tried = checked_timeout(timeout), as_retries(retries)
+        requeues, lease = checked_requeues(max_requeues), checked_lease(lease_seconds)
     except InvalidRequest as error:
         raise ConfigurationError(f"kind `{name}`: {error}") from None
     bound = timedelta(seconds=seconds) if seconds is not None else None
-    return Options(queue, max_requeues, bound, lease_seconds, tried, four_eyes)
+    return Options(queue, requeues, bound, lease, tried, four_eyes)
 
 
 def as_retries(value: Retries | int | None) -> Retries:

@@ -9,21 +9,40 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agentrun.core.errors import WriteWithoutLease
+from agentrun.core.failures import describe
+from agentrun.core.words import StepStatus
 from agentrun.runtime.context import Context, RunFacts, SyncContext, Wishes
 from agentrun.runtime.keys import BRANCH, Branch
 from agentrun.runtime.kinds import kind_of, registry
-from agentrun.runtime.stepspec import StepSpec, in_thread
+from agentrun.runtime.luck import luck
+from agentrun.runtime.steps import LONGEST_PAUSE
+from agentrun.runtime.stepspec import StepSpec, ended, in_thread, recorded_failure, stored
 
 
 class Unleased:
     """Steps without a run: called and given back as a replay would, recorded nowhere; writes are refused."""
 
     async def perform(self, spec: StepSpec) -> Any:
-        """The result of what may be repeated. Raises WriteWithoutLease for a write, before it starts."""
+        """The result of what may be repeated, with the retries and the timeout that it would have in a run.
+
+        Raises StepFailed where it failed; WriteWithoutLease for a write, before it starts.
+        """
         if spec.effect.is_write:
             raise _without_lease(spec)
-        answer = spec.call()
-        return spec.decode(spec.encode(await answer))
+        attempt = 0
+        while True:
+            try:
+                return await _tried(spec)
+            except (WriteWithoutLease, *spec.passes):
+                raise
+            except Exception as error:
+                failure = describe(error)
+                pause = failure.retry_after or spec.retries.backoff.delay(attempt, luck())
+                attempt += 1
+                again = attempt < spec.retries.attempts and failure.failure_class.retryable
+                if not again or pause > LONGEST_PAUSE:
+                    raise recorded_failure(spec, ended(StepStatus.FAILED, None, failure)) from error
+            await asyncio.sleep(pause)
 
     async def transact(self, spec: StepSpec, function: Callable[..., Any]) -> Any:
         """Raises WriteWithoutLease: a transaction writes."""
@@ -48,6 +67,12 @@ async def rehearse(kind: str | Callable[..., Any], request: Any = None) -> Any:
             return await in_thread(threads, body.call, SyncContext(context, asyncio.get_running_loop()), typed)
         finally:
             BRANCH.reset(token)
+
+
+async def _tried(spec: StepSpec) -> Any:
+    async with asyncio.timeout(spec.timeout):
+        value = await spec.call()
+    return stored(spec, value)[1]
 
 
 def _without_lease(spec: StepSpec) -> WriteWithoutLease:

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from agentrun.core.codec import encode
-from agentrun.core.errors import ConfigurationError, InvalidRequest, InvalidResult, UnknownKind
+from agentrun.core.codec import adapter_of, checked_result, encode, explain
+from agentrun.core.errors import ConfigurationError, InvalidRequest, UnknownKind
 from agentrun.core.words import Effect
 from agentrun.runtime.effects import UNDECLARED, Declared, as_effect, declared
-from agentrun.runtime.kinds import explain, plain_request, spread_request, unknown
+from agentrun.runtime.kinds import plain_request, spread_request, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,14 +40,7 @@ class RemoteStep:
 
     def encode_result(self, value: Any) -> str:
         """JSON text of what the function returned. Raises InvalidResult where that is not what it promised."""
-        try:
-            return self.result.dump_json(self.result.validate_python(value)).decode()
-        except ValidationError as error:
-            raise InvalidResult(
-                f"remote step `{self.name}` returned what its annotation does not allow: {explain(error)}"
-            ) from None
-        except ValueError as error:
-            raise InvalidResult(f"remote step `{self.name}` returned what cannot be stored as JSON: {error}") from None
+        return checked_result(self.result, value, of=f"remote step `{self.name}`")
 
     def bound(self, text: str) -> Callable[[], Any]:
         """The function with its input: a call gives a coroutine for `async def`, the result itself for `def`.
@@ -174,7 +167,7 @@ def _step_of(
         declares=declares,
         queue=queue,
         input=spread_request(name, takes, hints) if spread else plain_request(takes, hints),
-        result=TypeAdapter(type(None) if result is None else result),
+        result=adapter_of(type(None) if result is None else result),
         takes=tuple(parameter.name for parameter in takes),
         spread=spread,
     )

@@ -25,7 +25,6 @@ from agentrun.runtime.stepspec import (
     Spent,
     StepSpec,
     WriteUnknown,
-    as_replayed,
     detached,
     ended,
     ended_with,
@@ -134,7 +133,7 @@ class Steps(Fenced):
         self.executed += 1
         if spec.kind is StepKind.STEP and spec.effect is Effect.READ_ONLY and by_position(spec.key):
             return await self._read(spec, there)
-        if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE):
+        if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE, StepKind.TRANSACTION):
             return await self._inline(spec, there)
         task = detached(self._write(spec, there) if spec.effect.is_write else self._read(spec, there))
         self.in_flight[spec.key] = spec, task
@@ -205,7 +204,7 @@ class Steps(Fenced):
             began = time.monotonic()
             try:
                 value = await self._called(spec, attempt)
-                text = self._encoded(spec, value)
+                text, replayed = self._encoded(spec, value)
             except spec.passes:
                 raise
             except Exception as error:
@@ -224,7 +223,7 @@ class Steps(Fenced):
             else:
                 spent = spec.spent and spec.spent(value)
                 await self._record(spec, attempt, StepStatus.COMPLETED, began, result=text, spent=spent)
-            return as_replayed(spec, value, text)
+            return replayed
 
     async def _record(
         self,
@@ -275,7 +274,7 @@ class Steps(Fenced):
             began = time.monotonic()
             value = function(connection)
             # Last in the transaction: the run's row stays unlocked while the function works.
-            said = ended(StepStatus.COMPLETED, self._encoded(spec, value), None) | {"took": time.monotonic() - began}
+            said = ended(StepStatus.COMPLETED, self._encoded(spec, value)[0], None) | {"took": time.monotonic() - began}
             if not connection.execute(journal.RECORD_IN_TRANSACTION.sql, guard | said).fetchall():
                 raise LeaseLost
             return value

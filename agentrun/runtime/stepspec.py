@@ -11,8 +11,8 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from agentrun.core.codec import decode
-from agentrun.core.errors import NonDeterminism, StepFailed
+from agentrun.core.codec import PLAIN, decode, unreadable
+from agentrun.core.errors import InvalidRequest, InvalidResult, NonDeterminism, StepFailed
 from agentrun.core.failures import Failure
 from agentrun.core.words import Effect, StepKind, StepStatus
 from agentrun.runtime.keys import BRANCH
@@ -145,6 +145,18 @@ def _used(spent: Spent | None) -> Mapping[str, Any]:
     return _NOTHING if spent is None else asdict(spent)
 
 
-def as_replayed(spec: StepSpec, value: Any, text: str) -> Any:
-    """What the body gets is what a replay would give it, so that the first pass and the replay take one way."""
-    return value if type(value) in (type(None), str, int, bool) else spec.decode(text)
+def stored(spec: StepSpec, value: Any) -> tuple[str, Any]:
+    """JSON text of a result, and what a replay makes of it: the body gets that at the first pass too.
+
+    Raises InvalidResult where it has no such text, or could not be read back from it.
+    """
+    try:
+        text = spec.encode(value)
+    except (InvalidRequest, ValueError) as error:
+        raise InvalidResult(f"the result of step `{spec.name}`: {error}") from None
+    if type(value) in PLAIN:
+        return text, value
+    try:
+        return text, spec.decode(text)
+    except Exception as error:
+        raise InvalidResult(f"step `{spec.name}` returned {unreadable(error)}") from None

@@ -25,13 +25,16 @@ class Wishes:
     def then(
         self, key: str | None, name: str | None, retries: Retries | int | None, timeout: timedelta | float | None
     ) -> Wishes:
-        """What is said now; `retries` that were said before stay. Raises BodyError for what cannot be wished for."""
+        """What is said now in place of the same words said before; the others stay.
+
+        Raises BodyError for what cannot be wished for.
+        """
         try:
             return Wishes(
-                key=checked_key(key) if key is not None else None,
-                name=checked_name("name", name) if name is not None else None,
+                key=checked_key(key) if key is not None else self.key,
+                name=checked_name("name", name) if name is not None else self.name,
                 retries=as_retries(retries) if retries is not None else self.retries,
-                timeout=checked_timeout(timeout),
+                timeout=checked_timeout(timeout) if timeout is not None else self.timeout,
                 retried=retries is not None or self.retried,
             )
         except InvalidRequest as error:
@@ -42,7 +45,7 @@ class Wishes:
         asked = [word for word in words if self._asked(word)]
         if asked:
             said = " and ".join(f"`{word}`" for word in asked)
-            raise BodyError(f"`ctx.{verb}` cannot keep {said} of `ctx.options`; {instead}")
+            raise BodyError(f"`{verb}` cannot keep {said} of `ctx.options`; {instead}")
 
     def _asked(self, word: str) -> bool:
         return self.retried if word == "retries" else getattr(self, word) is not None
@@ -55,5 +58,5 @@ class Wishing:
 
     def _key_alone(self, verb: str, *, instead: str) -> str:
         """The key of a step that keeps nothing else of its wishes. Raises BodyError where more was asked for."""
-        self.wishes.without(verb, "name", "retries", "timeout", instead=instead)
+        self.wishes.without(f"ctx.{verb}", "name", "retries", "timeout", instead=instead)
         return key_for(self.wishes.key)

@@ -12,8 +12,20 @@ from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from agentrun import Client, ConfigurationError, Context, Effect, Status, durable, effect
+from agentrun import (
+    BodyError,
+    Client,
+    ConfigurationError,
+    Context,
+    Effect,
+    Retries,
+    Status,
+    SyncContext,
+    durable,
+    effect,
+)
 from agentrun.agents import AgentrunDurability, register_agent, run_agent
+from agentrun.core.policy import Backoff
 from tests.agents.conftest import Script, Ward
 
 
@@ -43,6 +55,59 @@ def test_an_agent_in_a_body_stands_under_the_position_of_its_call(client: Client
     assert (run.status, run.result) == (Status.COMPLETED, "one two 3"), run.error
     assert keys(client, run_id) == ["#1/model:1", "#2", "second/model:1"]
     assert (first.calls, second.calls) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "instead"),
+    [("name", "shown", r"Agent\(…, name=…\)"), ("timeout", 5, "`timeout=…` of run_agent itself")],
+)
+def test_an_agent_in_a_body_refuses_the_options_that_it_cannot_keep(
+    word: str, value: Any, instead: str, client: Client, ward: Ward
+) -> None:
+    script = Script(["one"])
+
+    @durable("digest")
+    async def digest(ctx: Context) -> None:
+        with pytest.raises(BodyError, match=rf"`run_agent` cannot keep `{word}` of `ctx\.options`; .*{instead}"):
+            await run_agent(ctx.options(key="a", **{word: value}), small(script), "go")
+
+    run = ward.run(client.enqueue("digest"))
+    assert run.status is Status.COMPLETED, run.error
+    assert (keys(client, run.id), script.calls) == ([], 0)
+
+
+def test_the_retries_of_a_body_are_for_each_request_of_its_agent(client: Client, ward: Ward) -> None:
+    asked: list[int] = []
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        asked.append(len(messages))
+        if len(asked) < 3:
+            raise ModelHTTPError(503, "flaky")
+        return ModelResponse(parts=[TextPart("done")])
+
+    @durable("digest")
+    async def digest(ctx: Context) -> str:
+        patient = ctx.options(retries=Retries(3, Backoff(base=0.001, cap=0.001))).options(key="patient")
+        return (await run_agent(patient, Agent(FunctionModel(answer), name="small"), "go")).output
+
+    run = ward.run(client.enqueue("digest"))
+    assert (run.result, run.requeue_count) == ("done", 0), run.error
+    assert (keys(client, run.id), len(asked)) == (["patient/model:1"], 3)
+
+
+def test_a_plain_body_runs_an_agent_through_its_asynchronous_context_alone(client: Client, ward: Ward) -> None:
+    script = Script(["one"])
+
+    @durable("digest")
+    def digest(ctx: SyncContext) -> str:
+        unfit: Any = ctx
+        with pytest.raises(BodyError, match=r"ctx\.wait\(run_agent\(ctx\.asynchronous, agent, …\)\)"):
+            ctx.wait(run_agent(unfit, small(script), "go"))
+        return ctx.wait(run_agent(ctx.asynchronous, small(script), "go")).output
+
+    run = ward.run(client.enqueue("digest"))
+    assert run.result == "one", run.error
+    assert (keys(client, run.id), script.calls) == (["#1/model:1"], 1)
 
 
 def test_an_agent_in_a_body_does_not_move_the_positions_after_it(client: Client, ward: Ward) -> None:

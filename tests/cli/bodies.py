@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from agentrun import Context, Effect, Fatal, durable
 
@@ -33,6 +34,15 @@ async def render(ctx: Context, width: int, height: int) -> int:
 @durable("pay")
 async def pay(ctx: Context) -> str:
     return await ctx.write(_pay, effect=Effect.NON_IDEMPOTENT_WRITE)
+
+
+@durable("book")
+async def book(ctx: Context, cents: int) -> int:
+    return await ctx.transaction(_book, cents)
+
+
+def _book(connection: Any, cents: int) -> int:
+    return connection.execute("SELECT %s AS cents", [cents]).fetchone()["cents"]
 
 
 async def _greeting(name: str) -> str:

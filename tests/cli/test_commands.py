@@ -88,6 +88,17 @@ def test_show_tells_the_whole_story_of_a_failed_run_and_what_heals_it(cli: Cli, 
     assert "\x1b" not in said.out, "a run's words must not command the terminal"
 
 
+def test_show_calls_a_transaction_what_it_is(cli: Cli, client: Client, ended: Ended) -> None:
+    run_id = ended("book", 2500)
+    said = cli("show", str(run_id))
+    assert "_book  [#1]  in one transaction with its record" in said.out
+    (row,) = [line for line in said.out.splitlines() if line.strip(" │").startswith("#1")]
+    assert "transaction" in row
+    assert "exactly once" in row
+    assert "read_only" not in said.out
+    assert [(step.kind, step.name) for step in client.steps(run_id)] == [("transaction", "_book")]
+
+
 def test_show_tells_payloads_only_when_asked(cli: Cli, ended: Ended) -> None:
     run_id = str(ended("greet", "s3cret"))
     assert "s3cret" not in cli("show", run_id, "--json").out

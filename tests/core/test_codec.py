@@ -67,6 +67,23 @@ def test_numbers_that_json_does_not_know_are_stored_as_words() -> None:
     assert encode([float("nan"), float("inf")], what="it") == '["NaN","Infinity"]'
 
 
+class Measure(BaseModel):
+    value: float
+    limit: float | None = None
+
+
+def test_a_models_numbers_are_stored_as_words_too_and_nothing_else_changes() -> None:
+    measures = [Measure(value=float("-inf")), '"NaN"', None, Measure(value=1.5)]
+    stored = '[{"value":"-Infinity","limit":null},"\\"NaN\\"",null,{"value":1.5,"limit":null}]'
+    assert encode(measures, what="it") == stored
+
+
+def test_what_can_be_gone_through_once_is_stored_whole() -> None:
+    assert encode((each for each in (1, None, Measure(value=float("nan")))), what="it") == (
+        '[1,null,{"value":null,"limit":null}]'
+    )
+
+
 @given(st.dictionaries(text, values, min_size=2, max_size=5))
 def test_the_order_of_members_does_not_change_a_digest(value: dict[str, Any]) -> None:
     backwards = dict(reversed(list(value.items())))

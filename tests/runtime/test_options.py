@@ -124,6 +124,46 @@ def test_what_a_verb_can_keep_is_kept(run: Any, client: Client) -> None:
     assert attempts == ["transaction"] * 3
 
 
+def test_what_was_said_before_stays_and_the_same_word_said_anew_replaces_it(run: Any, client: Client) -> None:
+    attempts: list[str] = []
+
+    async def flaky() -> str:
+        attempts.append("tried")
+        if len(attempts) < 3:
+            raise ConnectionError("away")
+        return "looked"
+
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        charge = ctx.options(key="charge", name="charged", timeout=0.05)
+        with pytest.raises(BodyError, match="cannot keep `retries` of"):
+            await charge.options(retries=3).write(act)
+        with pytest.raises(StepFailed, match="TimeoutError"):
+            await charge.options(retries=1).step(asyncio.sleep, 5)
+        await ctx.options(retries=Retries(3, QUICK)).options(key="a").options(name="looked").step(flaky)
+        await charge.options(timeout=5).options(key="b").step(asyncio.sleep, 0.2)
+        await charge.options(key="c", name="other").step(act)
+        await ctx.step(act)
+
+    done = run("k")
+    assert done.status is Status.COMPLETED, done.error
+    assert [(step.key, step.name) for step in client.steps(done.id)] == [
+        ("charge", "charged"), ("a", "looked"), ("b", "charged"), ("c", "other"), ("#1", "act"),
+    ]  # fmt: skip
+    assert attempts == ["tried"] * 3
+
+
+@pytest.mark.parametrize("word", ["key", "name", "timeout"])
+def test_a_verb_refuses_what_was_said_before_as_well(word: str, run: Any) -> None:
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        for again in ALL.keys() - {word}:
+            with pytest.raises(BodyError, match=rf"cannot keep .*`{word}`"):
+                await ctx.options(**{word: ALL[word]}).options(**{again: ALL[again]}).gather(ctx.step(act))
+
+    assert run("k").status is Status.COMPLETED
+
+
 def test_the_retries_of_a_kind_are_for_its_steps_and_refused_by_no_other_verb(run: Any) -> None:
     @durable("k", retries=3)
     async def body(ctx: Context) -> list[str]:
@@ -252,14 +292,39 @@ def test_a_timeout_may_be_a_timedelta(run: Any) -> None:
     assert run("k").result == "done"
 
 
-@pytest.mark.parametrize("word", ["retries", "timeout"])
+BAD_OF_A_KIND: dict[str, list[tuple[Any, str]]] = {
+    **{word: BAD[word] for word in ("retries", "timeout")},
+    "max_requeues": [
+        *no_number(r"max_requeues must be 0 \(never\) to 1,000,000 times"),
+        *((value, f"max_requeues must be 0.*, not {value}") for value in (-1, 1.5, float("nan"), 10**9)),
+    ],
+    "lease_seconds": [
+        *no_number("lease_seconds must be 1 second to 10 years"),
+        *((value, f"lease_seconds must be 1.*, not {value}") for value in (0, -1, 0.5, float("nan"), float("inf"))),
+        (timedelta(seconds=30), r"lease_seconds must be 1.*not datetime\.timedelta\(seconds=30\)"),
+    ],
+}
+
+
+@pytest.mark.parametrize("word", BAD_OF_A_KIND)
 def test_a_kind_refuses_them_where_it_is_registered_and_names_itself(word: str, kinds: Registry) -> None:
-    for value, told in BAD[word]:
+    for value, told in BAD_OF_A_KIND[word]:
         with pytest.raises(ConfigurationError, match=f"kind `careless`: {told}"):
             durable("careless", **{word: value})
         with pytest.raises(ConfigurationError, match=f"kind `careless`: {told}"):
             register_agent(Agent(TestModel(), name="careless"), **{word: value})
     assert kinds.get("careless") is None
+
+
+def test_the_least_that_a_kind_may_say_is_kept(kinds: Registry, client: Client, engine: Engine) -> None:
+    @durable("k", max_requeues=0, lease_seconds=1)
+    async def body(ctx: Context) -> None:
+        raise Retryable("later")
+
+    assert kinds.require("k").options.overrides() == {"max_requeues": 0, "lease_seconds": 1.0}
+    run_id = client.enqueue("k")
+    engine.run(run_id)
+    assert client.status(run_id).reason is Reason.RETRIES_EXHAUSTED
 
 
 def test_retries_and_their_backoff_refuse_what_they_cannot_be() -> None:
