@@ -87,6 +87,19 @@ def test_two_segments_on_two_engines_are_one_trace_of_the_runs_id(
     assert len(roots) == 1, "both hang from the same place"
 
 
+def test_a_run_that_a_client_executes_itself_is_traced_as_a_workers_is(client: Client, exported: Exported) -> None:
+    @durable("here")
+    async def here(ctx: Context, request: Any) -> None:
+        await ctx.step(look_up)
+
+    client.run("here")
+    (run,) = client.list(kind="here")
+    assert trace_ids(exported.spans) == {run.id}
+    (segment,) = exported.segments()
+    assert (segment.attributes or {})["agentrun.segment.kind"] == "interactive"
+    assert is_inside(exported.one("step look_up"), segment)
+
+
 def test_a_step_is_told_with_its_name_and_attempt_and_each_attempt_is_a_span(
     client: Client, traced: Traced, exported: Exported
 ) -> None:
