@@ -237,6 +237,8 @@ class Process:
         self._shutdown = Shutdown()
         if (wait := getattr(sender, "wait_for_soft_shutdown", None)) is not None:
             sender.wait_for_soft_shutdown = functools.partial(self._on_soft_shutdown, wait)
+        if (terminate := getattr(sender, "terminate", None)) is not None:
+            sender.terminate = functools.partial(self._on_terminated, terminate)
 
     def _on_ready(self, sender: Any = None, **_: object) -> None:
         pool = getattr(sender, "pool", None)
@@ -285,6 +287,12 @@ class Process:
             # `revoke --terminate`, Flower's button: by that, the process would give up all that it does.
             raise NotImplementedError("a run does not end with its message: `agentrun cancel RUN` ends it")
         engine.drain(within=0.0)
+
+    def _on_terminated(self, terminate: Callable[..., None], *args: object, **options: object) -> None:
+        """The end of a cold shutdown, of which Celery sends no signal. The wakes of what was handed back are on their
+        way to a thread that would die with this process."""
+        terminate(*args, **options)
+        self._on_end()
 
     def _on_end(self, **_: object) -> None:
         engine = self._engines.pop(os.getpid(), None)
