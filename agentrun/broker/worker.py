@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 
 from celery import Celery, signals
 from celery.backends.base import DisabledBackend
+from celery.worker import state
 
 from agentrun.broker.about import about, queues_of
 from agentrun.broker.app import STEP, SWEEP, WAKE
@@ -285,6 +286,7 @@ class Process:
         engine = self.engine()
         if not engine.draining:
             # `revoke --terminate`, Flower's button: by that, the process would give up all that it does.
+            _hear_again()
             raise NotImplementedError("a run does not end with its message: `agentrun cancel RUN` ends it")
         engine.drain(within=0.0)
 
@@ -340,6 +342,13 @@ def _collect_less() -> None:
     young, *older = gc.get_threshold()
     if 0 < young < YOUNG:
         gc.set_threshold(YOUNG, *older)
+
+
+def _hear_again() -> None:
+    """Celery has noted the id before it asked to terminate it: a message that is delivered again would be dropped."""
+    for request in list(state.active_requests):
+        if request.name in (WAKE, STEP):
+            state.revoked.discard(request.id)
 
 
 def _in_a_line(report: Mapping[str, Any]) -> str:

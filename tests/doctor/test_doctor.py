@@ -158,10 +158,12 @@ def test_a_process_that_has_missed_beats_is_late_before_it_is_gone(
     rows.queued(queue="gpu")
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '20 s'")
     found = doctor()
-    assert "was last seen 20 s ago" in found["late_worker"]["symptom"]
+    (seen,) = re.findall(r"was last seen (\d+) s ago", found["late_worker"]["symptom"])
     assert "1 of them late" in found["no_worker"]["evidence"]
     (worker,) = cli("workers", "--json").json["workers"]
-    assert (worker["state"], round(worker["silent_seconds"])) == ("late", 20)
+    assert worker["state"] == "late"
+    # As long ago as was said, and what has passed since: both commands take their time on a busy machine.
+    assert 20 <= int(seen) <= round(worker["silent_seconds"]) < 60
     assert "late" in cli("workers").out
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '5 s'")
     assert "late_worker" not in doctor()
