@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,14 +157,15 @@ def test_a_process_that_has_missed_beats_is_late_before_it_is_gone(
     healthy: Engine, doctor: Doctor, cli: Cli, rows: Rows, run_sql: Sql
 ) -> None:
     rows.queued(queue="gpu")
+    began = time.monotonic()
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '20 s'")
     found = doctor()
     (seen,) = re.findall(r"was last seen (\d+) s ago", found["late_worker"]["symptom"])
     assert "1 of them late" in found["no_worker"]["evidence"]
     (worker,) = cli("workers", "--json").json["workers"]
     assert worker["state"] == "late"
-    # As long ago as was said, and what has passed since: both commands take their time on a busy machine.
-    assert 20 <= int(seen) <= round(worker["silent_seconds"]) < 60
+    # The commands take their time on a busy machine.
+    assert 20 <= int(seen) <= round(worker["silent_seconds"]) <= round(20 + time.monotonic() - began)
     assert "late" in cli("workers").out
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '5 s'")
     assert "late_worker" not in doctor()
