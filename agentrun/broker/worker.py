@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 
 from celery import Celery, signals
 from celery.backends.base import DisabledBackend
+from celery.worker import state
 
 from agentrun.broker.about import about, queues_of
 from agentrun.broker.app import STEP, SWEEP, WAKE
@@ -239,6 +240,8 @@ class Process:
         self._shutdown = Shutdown()
         if (wait := getattr(sender, "wait_for_soft_shutdown", None)) is not None:
             sender.wait_for_soft_shutdown = functools.partial(self._on_soft_shutdown, wait)
+        if (terminate := getattr(sender, "terminate", None)) is not None:
+            sender.terminate = functools.partial(self._on_terminated, terminate)
 
     def _on_ready(self, sender: Any = None, **_: object) -> None:
         pool = getattr(sender, "pool", None)
@@ -285,8 +288,15 @@ class Process:
         engine = self.engine()
         if not engine.draining:
             # `revoke --terminate`, Flower's button: by that, the process would give up all that it does.
+            _hear_again()
             raise NotImplementedError("a run does not end with its message: `agentrun cancel RUN` ends it")
         engine.drain(within=0.0)
+
+    def _on_terminated(self, terminate: Callable[..., None], *args: object, **options: object) -> None:
+        """The end of a cold shutdown, of which Celery sends no signal. The wakes of what was handed back are on their
+        way to a thread that would die with this process."""
+        terminate(*args, **options)
+        self._on_end()
 
     def _on_end(self, **_: object) -> None:
         engine = self._engines.pop(os.getpid(), None)
@@ -334,6 +344,13 @@ def _collect_less() -> None:
     young, *older = gc.get_threshold()
     if 0 < young < YOUNG:
         gc.set_threshold(YOUNG, *older)
+
+
+def _hear_again() -> None:
+    """Celery has noted the id before it asked to terminate it: a message that is delivered again would be dropped."""
+    for request in list(state.active_requests):
+        if request.name in (WAKE, STEP):
+            state.revoked.discard(request.id)
 
 
 def _in_a_line(report: Mapping[str, Any]) -> str:

@@ -36,11 +36,13 @@ from agentrun.runtime.checks import (
     checked_seconds,
 )
 from agentrun.runtime.kinds import Kind, Options, Registry, unknown
+from agentrun.runtime.settling import named_writes
 from agentrun.runtime.spending import checked_limits
 from agentrun.settings import Settings
 from agentrun.store import births, reads, transitions
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
+from agentrun.store.sweeping import IN_FLIGHT
 
 log = logging.getLogger("agentrun.commands")
 
@@ -229,7 +231,17 @@ class Commands:
 
         To an actor (this one, or the one that is asking) a run of another namespace is not there.
         """
-        return self.known(run_id, self.database.row(reads.RUN_BY_ID, {"run_id": run_id}), asking=asking)
+        run = self.known(run_id, self.database.row(reads.RUN_BY_ID, {"run_id": run_id}), asking=asking)
+        return self._with_writes_in_flight(run)
+
+    def _with_writes_in_flight(self, run: Run) -> Run:
+        """The error of a run that has ended names the writes that are in flight now. What its last segment knew of them
+        stands in its row: a write done elsewhere may have been given up at the same moment, or since."""
+        if not run.status.final or run.error is None:
+            return run
+        rows = self.database.rows(IN_FLIGHT, {"run_id": run.id})
+        known = rows or "in_flight" in run.error
+        return replace(run, error={**run.error, "in_flight": named_writes(rows)}) if known else run
 
     def known(self, run_id: UUID, row: type_of_row | None, *, asking: Actor | str | None = None) -> Run:
         """The run of a row that was read, as `unchecked` has it."""

@@ -77,6 +77,23 @@ def deployments(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def foreign_queues(facts: Facts) -> Iterator[Finding]:
+    """A, R. Workers that take messages, and none of their own namespace. In `default`, a queue may have any name."""
+    lost = [each for each in facts.workers if not any(facts.settings.queue_of(name) == name for name in each["queues"])]
+    if lost:
+        names = ", ".join(f"`{each['name']}`" for each in lost[:5])
+        consumed = ", ".join(sorted({name for each in lost for name in each["queues"]}))
+        yield Finding(
+            "foreign_queues",
+            Severity.WARNING,
+            f"{counted(len(lost), 'worker')} of namespace `{facts.namespace}` on no queue of it",
+            "`-Q` names the queues of another namespace: of its wakes, those that these workers take are lost",
+            f"{names} on: {consumed}",
+            facts.worker(f"{facts.settings.queue},{facts.settings.system_queue}"),
+            needs=ENVIRONMENT,
+        )
+
+
 def shared_stable_ids(facts: Facts) -> Iterator[Finding]:
     """Two workers that live call themselves the same: a restarted one is to take back what it held, and from whom?"""
     named = sorted((each for each in facts.workers if each["stable_id"]), key=lambda each: each["started_at"])
@@ -155,8 +172,8 @@ def _drains_long(process: Row, settings: Settings) -> bool:
 
 
 CHECKS = (
-    no_workers, clock_skew, visibility_timeout, deployments, shared_stable_ids, nobody_is_told, late, vanished,
-    long_drain,
+    no_workers, foreign_queues, clock_skew, visibility_timeout, deployments, shared_stable_ids, nobody_is_told, late,
+    vanished, long_drain,
 )  # fmt: skip
 
 

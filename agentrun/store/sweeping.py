@@ -72,14 +72,15 @@ _KEPT_ARGS = case((~_ELSEWHERE, steps.c.args)).label("args")
 
 
 def _in_flight() -> Statement:
-    """The writes of a run that started and have not said how they ended: what an operator has to look up."""
+    """The writes of a run that started and have not said how they ended, for an operator to look up. Oldest first."""
     named = (
         steps.c.key, steps.c.name, steps.c.effect, steps.c.args_digest, _KEPT_ARGS, steps.c.idempotency_key,
         steps.c.by, steps.c.started_at, steps.c.reconcilable,
     )  # fmt: skip
     left = or_(steps.c.lease_expires_at.is_(None), steps.c.lease_expires_at < now())
     started = and_(steps.c.run_id == RUN_ID, steps.c.status == word(StepStatus.STARTED), left)
-    return compiled("in_flight", select(*named).where(started, steps.c.effect != word(Effect.READ_ONLY)))
+    listing = select(*named).where(started, steps.c.effect != word(Effect.READ_ONLY))
+    return compiled("in_flight", listing.order_by(steps.c.started_at, steps.c.key))
 
 
 def _queues() -> Statement:

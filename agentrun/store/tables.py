@@ -138,6 +138,7 @@ Index("runs_deadline", runs.c.namespace, runs.c.deadline_at,
       postgresql_where=text(f"deadline_at IS NOT NULL AND {_OPEN}"))  # fmt: skip
 Index("runs_failed", runs.c.namespace, runs.c.finished_at, postgresql_where=text("status = 'failed'"))
 Index("runs_created", runs.c.namespace, runs.c.created_at, runs.c.id)
+Index("runs_of_kind", runs.c.namespace, runs.c.kind, runs.c.created_at, runs.c.id)
 Index("runs_unsuccessful", runs.c.namespace, runs.c.created_at, runs.c.id,
       postgresql_where=text("status IN ('cancelled', 'failed')"))  # fmt: skip
 Index("runs_of_owner", runs.c.namespace, runs.c.owner, runs.c.created_at, runs.c.id,

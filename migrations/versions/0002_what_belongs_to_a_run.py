@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from alembic import op
+from agentrun.store.indexes import build, drop
 
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
 
+INDEXES = {"signals_of_run": "signals", "spend_of_run": "spend"}
+
 
 def upgrade() -> None:
-    op.create_index("signals_of_run", "signals", ["run_id"], schema="agentrun")
-    op.create_index("spend_of_run", "spend", ["run_id"], schema="agentrun")
+    for name, table in INDEXES.items():
+        build(name, table, ["run_id"])
 
 
 def downgrade() -> None:
-    op.drop_index("spend_of_run", table_name="spend", schema="agentrun")
-    op.drop_index("signals_of_run", table_name="signals", schema="agentrun")
+    for name, table in INDEXES.items():
+        drop(name, table)

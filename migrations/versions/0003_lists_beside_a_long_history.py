@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from alembic import op
+from agentrun.store.indexes import build, drop
 
 revision = "0003"
 down_revision = "0002"
@@ -19,9 +18,9 @@ INDEXES = {
 
 def upgrade() -> None:
     for name, (columns, which) in INDEXES.items():
-        op.create_index(name, "runs", columns, schema="agentrun", postgresql_where=sa.text(which))
+        build(name, "runs", columns, where=which)
 
 
 def downgrade() -> None:
     for name in INDEXES:
-        op.drop_index(name, table_name="runs", schema="agentrun")
+        drop(name, "runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,12 +157,15 @@ def test_a_process_that_has_missed_beats_is_late_before_it_is_gone(
     healthy: Engine, doctor: Doctor, cli: Cli, rows: Rows, run_sql: Sql
 ) -> None:
     rows.queued(queue="gpu")
+    began = time.monotonic()
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '20 s'")
     found = doctor()
-    assert "was last seen 20 s ago" in found["late_worker"]["symptom"]
+    (seen,) = re.findall(r"was last seen (\d+) s ago", found["late_worker"]["symptom"])
     assert "1 of them late" in found["no_worker"]["evidence"]
     (worker,) = cli("workers", "--json").json["workers"]
-    assert (worker["state"], round(worker["silent_seconds"])) == ("late", 20)
+    assert worker["state"] == "late"
+    # The commands take their time on a busy machine.
+    assert 20 <= int(seen) <= round(worker["silent_seconds"]) <= round(20 + time.monotonic() - began)
     assert "late" in cli("workers").out
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '5 s'")
     assert "late_worker" not in doctor()
@@ -280,6 +284,28 @@ def test_no_worker_is_alive(healthy: Engine, doctor: Doctor, run_sql: Sql) -> No
     assert found["no_workers"]["heal"].endswith("-Q agentrun,agentrun.system")
     assert found["killed"]["severity"] == "notice"
     assert found["exit"] == 1
+
+
+def test_workers_that_listen_only_to_another_namespaces_queues(
+    make_engine: Callable[..., Engine], doctor: Doctor, cli: Cli, settings: Settings, database: Any, run_sql: Sql
+) -> None:
+    """Alive, and nobody's: named before a run is due, and with the queue of the runs once they are."""
+    team = settings.model_copy(update={"namespace": "team"})
+    make_engine(settings=team, queues=("celery", "agentrun", "agentrun.system")).heartbeat.beat()
+    found = doctor(AGENTRUN_NAMESPACE="team")
+    assert found["foreign_queues"]["symptom"] == "1 worker of namespace `team` on no queue of it"
+    assert found["foreign_queues"]["evidence"].endswith("on: agentrun, agentrun.system, celery")
+    assert found["foreign_queues"]["heal"].endswith("-Q agentrun.team,agentrun.system.team")
+    assert "no_worker" not in found
+    Rows(database, namespace="team").queued(queue="gpu.team")
+    found = doctor(AGENTRUN_NAMESPACE="team")
+    assert "due on queue `gpu.team`" in found["no_worker"]["symptom"]
+    assert found["no_worker"]["cause"] == "no live worker consumes `gpu.team`"
+    assert found["no_worker"]["evidence"] == "1 worker is alive, and consumes: agentrun, agentrun.system, celery"
+    assert found["no_worker"]["heal"].endswith("-Q gpu.team")
+    run_sql("UPDATE agentrun.processes SET queues = '{celery,gpu.team}'")
+    found = doctor(AGENTRUN_NAMESPACE="team")
+    assert {"foreign_queues", "no_worker"} & set(found) == set()
 
 
 def test_a_worker_that_ended_in_order_leaves_no_trace(healthy: Engine, doctor: Doctor, seen_worker: Worker) -> None:

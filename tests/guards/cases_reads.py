@@ -100,6 +100,20 @@ def the_writes_in_flight_are_the_runs_own_and_have_not_ended(s: Scene) -> None:
     assert sorted(row["key"] for row in s.do()) == ["lapsed", "w"]
 
 
+@case("in_flight")
+def the_writes_in_flight_are_told_by_when_they_started_and_then_by_key(s: Scene) -> None:
+    s.make(lambda: s.rows.fenced("b"))
+    for key in ("c", "a", "first"):
+        s.rows.fence(s.run, key)
+    with s.database.connection() as connection:
+        connection.execute(
+            "UPDATE agentrun.steps SET started_at = now() - CASE WHEN key = 'first' THEN interval '1 s' ELSE '0 s' END"
+            " WHERE run_id = %s",
+            [s.run],
+        )
+    assert [row["key"] for row in s.do()] == ["first", "a", "b", "c"]
+
+
 @case(*QUEUED)
 def only_queued_runs_of_the_namespace_are_due(s: Scene) -> None:
     for queue in ("m", "n"):

@@ -101,6 +101,34 @@ def test_no_shutdown_loses_a_run_in_the_middle_of_a_step_and_none_waits_for_the_
 
 
 @pytest.mark.slow
+@pytest.mark.settings(sweep_seconds=3600)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_cold_shutdown_sends_the_wakes_of_all_that_it_hands_back(
+    client: Client, start: Start, look: Look, tmp_path: Path, sound: Callable[[], None], pool: str
+) -> None:
+    """Several workers at once, which take their time to send; and nobody sweeps: a wake that dies with its process is
+    missing for ever."""
+    gate, queues = str(tmp_path / "gate"), [f"leaving.{number}" for number in range(3)]
+    options = {"pool": pool, "concurrency": 4, "imports": ["tests.processes.slow_sending"]}
+    leaving = [start(queues=queue, wait=False, **options) for queue in queues]
+    staying = start(concurrency=20, queues="later", wait=False)
+    for node in (*leaving, staying):
+        node.container.wait_ready()
+    runs = [run_id for queue in queues for run_id in client.enqueue_many("gated", [gate] * 4, queue=queue)]
+    for run_id in runs:
+        look.recorded(run_id, 1)
+    for node in leaving:
+        node.kill("SIGQUIT")
+    for node in leaving:
+        node.wait_exit(20)
+    Path(gate).touch()
+    consume(staying, *queues)
+    ended = [client.wait(run_id, timeout=10) for run_id in runs]
+    assert {(run.result, run.handback_count, run.crash_count) for run in ended} == {("after", 1, 0)}
+    sound()
+
+
+@pytest.mark.slow
 def test_a_soft_shutdown_hands_runs_back_at_their_next_step(
     client: Client, start: Start, look: Look, sound: Callable[[], None]
 ) -> None:

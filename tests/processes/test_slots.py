@@ -16,6 +16,7 @@ from celery.concurrency.thread import TaskPool
 from celery.exceptions import WorkerTerminate
 
 from agentrun import Client
+from agentrun.broker.app import WAKE
 from agentrun.broker.slots import Slots
 from agentrun.core.words import Status
 from agentrun.testing import until
@@ -235,4 +236,28 @@ def test_celery_sees_a_run_as_it_sees_any_task(
     assert "outcome=completed" in told[0]["result"]
     client.wait(later, timeout=20)
     assert node.terminate() == 0
+    app.close()
+
+
+@pytest.mark.processes
+def test_a_message_that_was_not_terminated_is_heard_when_it_is_delivered_again(
+    client: Client, start: Callable[..., Node], settings: Any, tmp_path: Any
+) -> None:
+    """Celery notes the ids that it is told to terminate, and drops what comes under them later."""
+    node = start(concurrency=2)
+    app = Celery(broker=settings.broker_url, set_as_current=False)
+    there = [node.hostname()]
+    inspect = app.control.inspect(there, timeout=5)
+    run_id, elsewhere = client.enqueue("gated", str(tmp_path / "gate")), client.enqueue("noted", "a", queue="elsewhere")
+    until(lambda: any((inspect.active() or {}).values()), 15)
+    (active,) = next(iter((inspect.active() or {}).values()))
+    app.control.revoke("somebody else's", destination=there, reply=True, timeout=5, limit=1)
+    for _ in range(2):
+        (answer,) = app.control.terminate(active["id"], destination=there, reply=True, timeout=5, limit=1) or [{}]
+        assert "agentrun cancel" in str(answer)
+    assert inspect.revoked() == {there[0]: ["somebody else's"]}
+    app.send_task(WAKE, args=(str(elsewhere),), task_id=active["id"], queue=settings.queue)
+    assert client.wait(elsewhere, timeout=20).result == "a"
+    (tmp_path / "gate").touch()
+    assert client.wait(run_id, timeout=20).result == "after"
     app.close()

@@ -72,6 +72,67 @@ def test_a_filled_database_of_the_first_revision_keeps_its_rows_up_and_down(empt
     check(empty_database_url)
 
 
+def test_an_index_is_built_while_others_write_and_somebody_waits_to_migrate(empty_database_url: str) -> None:
+    """Neither is held up: a writer in an open transaction holds up the build, and nobody is held up by that."""
+    schema.migrate(empty_database_url, "0002")
+    with closing(Database(empty_database_url)) as database, ThreadPoolExecutor(1) as threads:
+        rows = Rows(database)
+        run_id = rows.queued()
+        with elsewhere(empty_database_url) as there:
+            with (
+                psycopg.connect(empty_database_url) as writer,
+                psycopg.connect(empty_database_url, autocommit=True) as eyes,
+            ):
+                writer.execute("UPDATE agentrun.runs SET priority = 1 WHERE id = %s", [run_id])
+                here = threads.submit(schema.migrate, empty_database_url)
+                until(building(eyes), 20)
+                until(waiting(eyes, 1), 20)
+                rows.queued(priority=3)
+                writer.execute("UPDATE agentrun.runs SET priority = 2 WHERE id = %s", [run_id])
+            assert here.result(20) == schema.head()
+            assert there.communicate(timeout=60)[0].strip() == schema.head()
+        assert rows.row(run_id)["priority"] == 2
+    check(empty_database_url)
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_an_index_whose_build_was_interrupted_is_made_anew(empty_database_url: str, revision: str) -> None:
+    """It is there, is kept up to date, and is never used: `IF NOT EXISTS` alone would leave it at that."""
+    name, columns = {"0001": ("signals_of_run", "signals (run_id)"), "0002": ("runs_of_parent", BY_PARENT)}[revision]
+    schema.migrate(empty_database_url, revision)
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE INDEX {name} ON agentrun.{columns}".encode())
+        connection.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass", [f"agentrun.{name}"]
+        )
+        assert schema.migrate(empty_database_url) == schema.head()
+        assert connection.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone() == (0,)
+    check(empty_database_url)
+
+
+BY_PARENT = "runs (parent_id, created_at, id) WHERE parent_id IS NOT NULL"
+
+
+def test_a_revision_that_was_interrupted_between_two_indexes_is_run_again(empty_database_url: str) -> None:
+    schema.migrate(empty_database_url, "0002")
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE INDEX runs_of_parent ON agentrun.{BY_PARENT}".encode())
+        assert schema.migrate(empty_database_url) == schema.head()
+        connection.execute("DROP INDEX agentrun.runs_of_parent")
+    assert schema.migrate(empty_database_url, "0001") == "0001", "nor is a downgrade held up by one that is gone"
+    assert schema.migrate(empty_database_url) == schema.head()
+    check(empty_database_url)
+
+
+def building(connection: psycopg.Connection[tuple[object, ...]]) -> Callable[[], bool]:
+    """Whether somebody's index waits for those who write."""
+    blocked = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND starts_with(query, 'CREATE INDEX CONCURRENTLY')"
+    )
+    return lambda: connection.execute(blocked).fetchone() is not None
+
+
 def filled(rows: Rows, parent: UUID) -> list[UUID]:
     """A run in each status, one of them with a parent and an owner."""
     made = [rows.run(status, owner="ann", parent_id=parent) for status in Status]
@@ -92,24 +153,32 @@ def test_two_processes_may_migrate_at_once(empty_database_url: str) -> None:
     with psycopg.connect(empty_database_url, autocommit=True) as gate, ThreadPoolExecutor(1) as threads:
         gate.execute("SELECT pg_advisory_lock(hashtext('agentrun migrate'))")
         here = threads.submit(schema.migrate, empty_database_url)
-        command = [sys.executable, "-c", MIGRATE, empty_database_url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as there:
-            until(waiting(gate, 2), 60)
-            gate.execute("SELECT pg_advisory_unlock_all()")
+        with elsewhere(empty_database_url) as there:
+            try:
+                until(waiting(gate, 2), 60)
+                assert tables(empty_database_url) == set(), "nobody has begun"
+            finally:
+                gate.execute("SELECT pg_advisory_unlock_all()")
             assert there.communicate(timeout=60)[0].strip() == schema.head()
         assert there.returncode == 0
         assert here.result(60) == schema.head()
     check(empty_database_url)
 
 
+def elsewhere(url: str) -> subprocess.Popen[str]:
+    """Another process that migrates."""
+    return subprocess.Popen([sys.executable, "-c", MIGRATE, url], stdout=subprocess.PIPE, text=True)
+
+
 def waiting(connection: psycopg.Connection[tuple[object, ...]], count: int) -> Callable[[], bool]:
-    blocked = (
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'advisory'"
+    """Until so many have asked for the lock; between two times that they ask, they are out of their transactions."""
+    asking = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND (query LIKE 'SELECT pg_%advisory_xact_lock%' OR query = 'ROLLBACK')"
     )
 
     def ask() -> bool:
-        with closing(connection.execute(blocked)) as cursor:
+        with closing(connection.execute(asking)) as cursor:
             return cursor.fetchone() == (count,)
 
     return ask

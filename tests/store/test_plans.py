@@ -52,11 +52,12 @@ SET maintenance_work_mem = '256MB';
 BEGIN;
 TRUNCATE agentrun.runs CASCADE;
 ALTER TABLE agentrun.runs DROP CONSTRAINT runs_pkey CASCADE;
-DROP INDEX agentrun.runs_created;
+DROP INDEX agentrun.runs_created, agentrun.runs_of_kind;
 INSERT INTO agentrun.runs
        (id, namespace, kind, status, reason, request, result, queue, epoch, created_at, finished_at, owner, parent_id,
         tags)
-SELECT ('0' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k',
+SELECT ('0' || lpad(to_hex(n), 31, '0'))::uuid, 'default',
+       CASE WHEN n % 100000 = 5 THEN 'rare' WHEN n % 2 = 1 THEN 'another' ELSE 'k' END,
        CASE WHEN n % 1000 = 1 THEN 'failed' ELSE 'completed' END,
        CASE WHEN n % 1000 = 1 THEN 'not_retryable' ELSE 'completed' END, '1', '1', 'agentrun', 1,
        now() - n * interval '1 s', now() - n * interval '1 s', CASE WHEN n % 1000 = 2 THEN 'ann' END,
@@ -92,6 +93,7 @@ FROM agentrun.runs WHERE status IN ('completed', 'running') ORDER BY agentrun.ru
 INSERT INTO agentrun.moves (run_id, type, epoch) SELECT id, 'claimed', 1 FROM agentrun.runs WHERE status = 'running';
 ALTER TABLE agentrun.runs ADD CONSTRAINT runs_pkey PRIMARY KEY (id);
 CREATE INDEX runs_created ON agentrun.runs (namespace, created_at, id);
+CREATE INDEX runs_of_kind ON agentrun.runs (namespace, kind, created_at, id);
 COMMIT;
 ANALYZE agentrun.runs, agentrun.steps, agentrun.moves, agentrun.waits, agentrun.spend, agentrun.notices;
 """
@@ -127,7 +129,9 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     (transitions.RENEW_ALL, {"epochs": [1]}, {"runs_pkey"}, 100),
     listed("runs_created"),
     listed("runs_created", before=PARENT),
-    listed("runs_created", kind="k"),
+    listed("runs_of_kind", kind="rare"),
+    listed("runs_of_kind", kind="rare", status=["completed"]),
+    listed("runs_of_kind", kind="rare", before=PARENT),
     listed("runs_running", status=["running"]),
     listed("runs_unsuccessful", status=["failed"]),
     listed("runs_unsuccessful", FINISHED // 500, status=["cancelled"]),
