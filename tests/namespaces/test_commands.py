@@ -33,6 +33,7 @@ OF_ALL = {
     "budget": ["--json"],
     "workers": ["--json"],
     "doctor": ["--json"],
+    "metrics": [],
     "redrive": ["--all", "--yes", "--json"],
     "sweep": ["--json"],
     "purge": ["--older-than", "0", "--dead", "--json"],
