@@ -62,6 +62,5 @@ def transport_options(settings: Settings) -> dict[str, Any]:
         "socket_timeout": 30,
         "socket_keepalive": True,
         "health_check_interval": 15,
-        "retry_on_timeout": True,
         "queue_order_strategy": "priority",
     }

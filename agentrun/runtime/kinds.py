@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError, create_model
@@ -150,7 +153,12 @@ class Registry:
         return said
 
     def load(self, modules: tuple[str, ...]) -> None:
-        """Import the modules that register kinds. Raises ConfigurationError naming the one that cannot be."""
+        """Import the modules that register kinds, also out of the folder in which the process was started.
+
+        Raises ConfigurationError naming the one that cannot be.
+        """
+        if modules:
+            _look_here_too()
         for module in modules:
             try:
                 importlib.import_module(module)
@@ -161,6 +169,15 @@ class Registry:
                     f"AGENTRUN_IMPORTS names `{module}`, which cannot be imported ({error}); "
                     "run from the folder that holds it, or set PYTHONPATH"
                 ) from None
+
+
+def _look_here_too() -> None:
+    # The `celery` command has its folder on the path only until it has found its application.
+    with contextlib.suppress(FileNotFoundError):
+        here = str(Path.cwd())
+        if not {"", here} & set(sys.path):
+            # Last, so that nothing in it hides what others import.
+            sys.path.append(here)
 
 
 registry = Registry()

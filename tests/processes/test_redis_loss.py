@@ -89,3 +89,15 @@ def test_redis_restarted_under_a_worker_that_holds_a_countdown_message_delays_no
     assert clock.alive
     after = client.enqueue("noted", "afterwards")
     assert client.wait(after, timeout=60).result == "afterwards"
+
+
+@pytest.mark.parametrize("kind", ["normal", "pubsub"])
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_whose_connections_redis_has_closed_takes_what_comes(
+    client: Client, start: Callable[..., Node], redis: Redis, pool: str, kind: str
+) -> None:
+    start(pool=pool, concurrency=2)
+    assert client.result(client.enqueue("noted", "before"), timeout=30) == "before"
+    assert redis.client_kill_filter(_type=kind, skipme=True) > 0
+    for n in range(3):
+        assert client.result(client.enqueue("noted", str(n)), timeout=20) == str(n)
