@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, LiteralString, TypeVar
@@ -79,11 +79,11 @@ class Committing(Generic[T]):
         raise AssertionError("the pauses have no end")
 
     def _has_landed(self) -> bool:
-        with self._connection() as connection:
+        with _connected(self.database.connection()) as connection:
             return self.landed(connection)
 
     def _attempt(self) -> T:
-        with self._connection() as connection, connection.transaction():
+        with _connected(self.database.transaction()) as connection:
             began = connection.execute(_BEGAN).fetchall()[0]["began"]
             self.called += 1
             value = self._guest(connection)
@@ -117,24 +117,25 @@ class Committing(Generic[T]):
             case _:
                 return value
 
-    @contextmanager
-    def _connection(self) -> Generator[Connection[type_of_row]]:
-        """A connection. Raises _Lost where there is none, or where it is gone when this ends."""
-        connection = None
-        try:
-            with self.database.connection() as connection:
-                yield connection
-                if connection.closed:
-                    # psycopg leaves out the COMMIT then, and says nothing.
-                    raise psycopg.OperationalError("the connection was lost")
-        except (ConfigurationError, psycopg.OperationalError, psycopg.InterfaceError) as error:
-            if connection is None:
-                if isinstance(error, psycopg.Error) and not broke(error):
-                    raise
-            elif not connection.closed:
-                # The function's own trouble, with another server or with a lock.
+
+@contextmanager
+def _connected(opened: AbstractContextManager[Connection[type_of_row]]) -> Generator[Connection[type_of_row]]:
+    """A connection. Raises _Lost where there is none, or where it is gone when this ends."""
+    connection = None
+    try:
+        with opened as connection:
+            yield connection
+            if connection.closed:
+                # psycopg leaves out the COMMIT then, and says nothing.
+                raise psycopg.OperationalError("the connection was lost")
+    except (ConfigurationError, psycopg.OperationalError, psycopg.InterfaceError) as error:
+        if connection is None:
+            if isinstance(error, psycopg.Error) and not broke(error):
                 raise
-            raise _Lost from error
+        elif not connection.closed:
+            # The function's own trouble, with another server or with a lock.
+            raise
+        raise _Lost from error
 
 
 def _pauses() -> Iterator[float]:
