@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -22,6 +23,14 @@ _AMBIGUOUS = re.compile(r"\s|\\|\{[^}]|\d[.eE]|-0")
 
 _WORDS = re.compile(r'"(?:NaN|-?Infinity)"')
 
+_OTHER_TYPE = re.compile(
+    r"^  Pydantic\w+UnexpectedValue\((?:(?P<said>Unexpected [a-z ]+)\)$|"
+    r"Expected `(?P<expected>[^`\n]+)` - serialized value may not be as expected \[(?:field_name='(?P<field>\w+)', )?"
+    r".*?(?:\binput_type=(?P<came>[\w.]+)\])?\)$)",
+    re.MULTILINE,
+)
+"""A line of pydantic's about a value that is no instance of its declaration. What is between holds the value."""
+
 
 def encode(value: Any, *, what: str) -> str:
     """JSON text of `value`. Raises InvalidRequest where it is not JSON; `what` names it in the message."""
@@ -32,7 +41,7 @@ def encode(value: Any, *, what: str) -> str:
         return _in_words(to_jsonable_python(value, inf_nan_mode="strings"), text)
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise InvalidRequest(
-            f"{what} cannot be stored as JSON: {error}; pass JSON values, pydantic models or dataclasses"
+            f"{what} cannot be stored as JSON: {_unwritable(error)}; pass JSON values, pydantic models or dataclasses"
         ) from None
 
 
@@ -69,12 +78,14 @@ def checked_result(adapter: TypeAdapter[Any], value: Any, *, of: str) -> str:
     except ValidationError as error:
         raise InvalidResult(f"{of} returned what its annotation does not allow: {explain(error)}") from None
     except ValueError as error:
-        raise InvalidResult(f"{of} returned what cannot be stored as JSON: {error}") from None
+        raise InvalidResult(f"{of} returned {unwritable(error)}") from None
     if type(checked) not in PLAIN:
         try:
-            adapter.validate_json(text)
+            back = adapter.validate_json(text)
         except Exception as error:
             raise InvalidResult(f"{of} returned {unreadable(error)}") from None
+        if turned_into_words(checked, back, text, adapter.validate_json):
+            raise InvalidResult(f"{of} returned {NUMBER_AS_TEXT}")
     return text
 
 
@@ -84,10 +95,42 @@ def unreadable(error: Exception) -> str:
     return f"what cannot be read back from its JSON as what its annotation says: {why}"
 
 
+def unwritable(error: ValueError) -> str:
+    """What is wrong with a value that has no JSON text, without the value."""
+    told = str(error)
+    if told.startswith("Pydantic serializer warnings:"):
+        # The same line comes for each alternative of a union and each element of a list.
+        why = "; ".join(list(dict.fromkeys(map(_expected, _OTHER_TYPE.finditer(told))))[:5])
+        return f"what its annotation does not allow{': ' if why else ''}{why}"
+    if "invalid utf-8" in told:
+        return f"{_NOT_TEXT}, which JSON cannot hold; return text (base64), or store them elsewhere"
+    return f"what cannot be stored as JSON: {told}"
+
+
+NUMBER_AS_TEXT = (
+    "NaN or an infinity where its annotation allows text as well: it would come back as text; return None or text in "
+    "its place"
+)
+
+
+def turned_into_words(value: Any, back: Any, text: str, decode: Callable[[str], Any]) -> bool:
+    """Whether a number that JSON does not know comes `back` from its `text` as the word for it, as text.
+
+    Where anything may stand (no annotation, `Any`), plain JSON is what is promised, and the word is that.
+    """
+    if _WORDS.search(text) is None or not _turned(value, back):
+        return False
+    try:
+        decode(_WORDS.sub("[[{}]]", text))
+    except ValueError:
+        return True
+    return False
+
+
 def explain(error: ValidationError) -> str:
     """Which members are wrong and why, without their values."""
     problems = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, p['loc'])) or 'it'}: {p['msg']}" for p in problems[:5])
+    return "; ".join(_problem(".".join(map(str, p["loc"])), p["msg"]) for p in problems[:5])
 
 
 def canonical(text: str) -> str:
@@ -119,3 +162,38 @@ def _in_words(value: Any, text: str) -> str:
     # What can be gone through once (a generator) has nothing left to say the second time.
     same = said != text and _WORDS.sub("null", said) == _WORDS.sub("null", text)
     return said if same else text
+
+
+_NOT_TEXT = "bytes that are not UTF-8"
+
+
+def _unwritable(error: Exception) -> str:
+    return _NOT_TEXT if "invalid utf-8" in str(error) else str(error)
+
+
+def _expected(found: re.Match[str]) -> str:
+    where = f"{found['field']}: " if found["field"] else ""
+    if found["expected"] is None:
+        return where + found["said"].lower().strip()
+    return f"{where}expected {found['expected']}" + (f", got {found['came']}" if found["came"] else "")
+
+
+def _problem(where: str, told: str) -> str:
+    # Of the whole, pydantic says "Input should be a finite number".
+    return f"{where}: {told}" if where else re.sub("^Input ", "it ", told)
+
+
+def _turned(value: Any, back: Any) -> bool:
+    """Goes through what may be gone through twice; what is inside of models is in their `__dict__`."""
+    match value, back:
+        case float(), str():
+            return True
+        case dict(), dict():
+            members, others = cast("dict[Any, Any]", value), cast("dict[Any, Any]", back)
+            return any(_turned(member, others.get(name)) for name, member in members.items())
+        case ((list() | tuple()), (list() | tuple())):
+            return any(map(_turned, cast("list[Any]", value), cast("list[Any]", back)))
+        case _ if hasattr(value, "__dict__") and hasattr(back, "__dict__"):
+            return _turned(vars(value), vars(back))
+        case _:
+            return False

@@ -161,10 +161,18 @@ class Context(RemoteVerbs, WaitingVerbs):
         together with the step. The function is a plain one and runs in a thread; what it raises rolls everything back
         and comes as StepFailed. For writes to other systems, `write` is the verb.
 
-        Raises BodyError for a timeout: `SET LOCAL statement_timeout` is PostgreSQL's own.
+        Commit, rollback and close are not the function's to call: its step fails with BodyError then, and nothing is
+        recorded as done.
+
+        Raises BodyError for a coroutine function, and for a timeout: `SET LOCAL statement_timeout` is PostgreSQL's own.
         """
         self.wishes.without("ctx.transaction", "timeout", instead=_NO_TIMEOUT)
         known = described(function)
+        if known.is_async:
+            raise BodyError(
+                f"`{known.name}` is a coroutine function, and ctx.transaction takes a plain one (it runs in a thread): "
+                "write `def` in place of `async def`, and await other things in steps before it"
+            )
         spec = StepSpec(
             key=key_for(self.wishes.key),
             kind=StepKind.TRANSACTION,

@@ -10,6 +10,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -35,6 +36,7 @@ from agentrun.runtime.stepspec import (
 from agentrun.store import journal
 from agentrun.store.batches import Write
 from agentrun.store.budgets import BUDGETS_EXCEEDED
+from agentrun.store.committing import Committing
 from agentrun.store.database import Database
 
 LONGEST_PAUSE = 60.0
@@ -255,7 +257,8 @@ class Steps(Fenced):
     async def transact(self, spec: StepSpec, function: Callable[..., Any]) -> Any:
         """Call `function(connection)` in a transaction that also records the step: both commit, or neither.
 
-        Nothing needs to be fenced or reconciled. Raises as `perform`; whatever the function raises rolls back.
+        Nothing needs to be fenced or reconciled. Raises as `perform`; whatever the function raises rolls back. A
+        function that closes or ends its transaction itself fails its step with BodyError.
         """
 
         async def commit() -> Any:
@@ -270,17 +273,26 @@ class Steps(Fenced):
         attempt = there["attempt"] + 1 if there is not None else 1
         guard = self._named(spec, attempt)
 
+        began = time.monotonic()
+
         def work(connection: Any) -> Any:
+            nonlocal began
             began = time.monotonic()
-            value = function(connection)
+            return function(connection)
+
+        def record(connection: Any, value: Any) -> datetime:
             # Last in the transaction: the run's row stays unlocked while the function works.
             said = ended(StepStatus.COMPLETED, self._encoded(spec, value)[0], None) | {"took": time.monotonic() - began}
-            if not connection.execute(journal.RECORD_IN_TRANSACTION.sql, guard | said).fetchall():
+            rows = connection.execute(journal.RECORD_IN_TRANSACTION.sql, guard | said).fetchall()
+            if not rows:
                 raise LeaseLost
-            return value
+            return rows[0]["began"]
 
         def landed(connection: Any) -> bool:
             asked = guard | {"landed_status": str(StepStatus.COMPLETED)}
             return connection.execute(journal.STEP_LANDED.sql, asked).fetchone() is not None
 
-        return self.database.committed(work, landed=landed, may_go_on=self.lease.check)
+        may_go_on = self.lease.check
+        return Committing(
+            database=self.database, work=work, record=record, landed=landed, may_go_on=may_go_on
+        ).committed()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg import Connection, RawCursor
@@ -15,11 +15,9 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from agentrun.core.errors import ConfigurationError
-from agentrun.store.connect import adapt, broke, connect, conninfo, keeps_session, type_of_row
+from agentrun.store.connect import adapt, connect, conninfo, keeps_session, type_of_row
 from agentrun.store.sql import Statement
 from agentrun.store.troubles import explained
-
-T = TypeVar("T")
 
 RECONNECT_SECONDS = 10.0
 """How long the pool itself goes on trying; with less, a short outage would cost its waiters their whole timeout."""
@@ -96,35 +94,6 @@ class Database:
         """A pooled connection inside one transaction."""
         with self.connection() as connection, connection.transaction():
             yield connection
-
-    def committed(
-        self,
-        work: Callable[[Connection[type_of_row]], T],
-        *,
-        landed: Callable[[Connection[type_of_row]], bool],
-        may_go_on: Callable[[], None],
-    ) -> T:
-        """What `work` returns, once its transaction has committed; done again where the connection broke under it.
-
-        After that, `landed` is asked first: an interrupted COMMIT may have taken effect. `may_go_on` is called before
-        every attempt, and ends this by raising.
-        """
-        values: list[T] = []
-        unsure = False
-        while True:
-            may_go_on()
-            try:
-                if unsure and values:
-                    with self.connection() as connection:
-                        if landed(connection):
-                            return values[-1]
-                with self.transaction() as connection:
-                    values.append(work(connection))
-                return values[-1]
-            except (ConfigurationError, psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if isinstance(error, psycopg.Error) and not broke(error):
-                    raise
-                unsure = True
 
     @property
     def pooled(self) -> bool:

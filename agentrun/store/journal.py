@@ -167,11 +167,11 @@ def _record(*, with_usage: bool) -> Statement:
 
 
 def _record_in_transaction() -> Statement:
-    """As `record`, last in the transaction that did the step: the time of both is that of its beginning."""
+    """As `record`, last in the transaction that did the step: the time of both is that of its beginning, as told."""
     held = select(runs.c.id).where(_MINE).with_for_update(key_share=True).cte("held")
     times = {"started_at": now(), "finished_at": now() + seconds(func.coalesce(param("took", Double), number(0)))}
     recorded = _recorded(held, {**_NAMED, **_SAID, **times})
-    return compiled("record_in_transaction", select(recorded.cte("recorded")))
+    return compiled("record_in_transaction", select(recorded.cte("recorded"), now().label("began")))
 
 
 def _booked(spent: CTE) -> CTE:

@@ -63,6 +63,11 @@ def test_what_is_not_json_is_refused_by_name(value: Any) -> None:
         encode(value, what="the request of kind `x`")
 
 
+def test_bytes_that_are_no_text_are_refused_as_such() -> None:
+    with pytest.raises(InvalidRequest, match=r"^it cannot be stored as JSON: bytes that are not UTF-8; pass JSON"):
+        encode({"a": b"\xff"}, what="it")
+
+
 def test_numbers_that_json_does_not_know_are_stored_as_words() -> None:
     assert encode([float("nan"), float("inf")], what="it") == '["NaN","Infinity"]'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -34,6 +35,14 @@ class Line:
 
 class Row(TypedDict):
     value: float
+
+
+class Order(BaseModel):
+    cents: int
+
+
+class Either(BaseModel):
+    value: str | float
 
 
 class Sealed(BaseModel):
@@ -143,6 +152,81 @@ def test_a_transaction_whose_result_could_not_be_read_back_does_not_commit(run: 
     assert run("k").status is Status.COMPLETED
     with database.connection() as connection:
         assert connection.execute("SELECT entry FROM ledger").fetchall() == []
+
+
+def _cents(cents: Any) -> Order:
+    return Order.model_construct(cents=cents)
+
+
+SAID: list[tuple[Any, Any, str]] = [
+    (int, "s3cr3t", "what its annotation does not allow: expected int, got str"),
+    (int | None, "s3cr3t", "what its annotation does not allow: expected int, got str"),
+    (int, "[field_name='s3cr3t', input_type=s3cr3t])\n", "what its annotation does not allow: expected int, got str"),
+    (list[int], ["s3cr3t", "s3cr3t", 2.5], "what its annotation does not allow: expected int, got str; expected int, "),
+    (Order, _cents("s3cr3t"), "what its annotation does not allow: cents: expected int, got str"),
+    (Order, {"cents": "s3cr3t"}, "what its annotation does not allow: expected Order, got dict"),
+    (tuple[str, str], ("s3cr3t",), "what its annotation does not allow: unexpected too few items present in tuple"),
+    (bytes, b"s3cr3t\xff", "bytes that are not UTF-8, which JSON cannot hold"),
+    (Decimal, Decimal("NaN"), "cannot be read back from its JSON as what its annotation says: it should be a finite"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "said"), SAID)
+def test_what_an_annotation_does_not_allow_is_told_without_the_value(
+    run: Any, hint: Any, value: Any, said: str
+) -> None:
+    def act() -> Any:
+        return value
+
+    act.__annotations__["return"] = hint
+
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        await ctx.step(act)
+
+    done = run("k")
+    assert done.status is Status.FAILED
+    assert done.error["message"].startswith("step `act` returned ")
+    assert said in done.error["message"]
+    assert "s3cr3t" not in str(done)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int | str | float, math.nan),
+        (list[str | float], [1.5, -math.inf]),
+        (Either, Either(value=math.inf)),
+        (dict[str, Either], {"a": Either(value=math.nan)}),
+    ],
+)
+def test_a_number_that_would_come_back_as_text_is_refused(run: Any, hint: Any, value: Any) -> None:
+    def act() -> Any:
+        return value
+
+    act.__annotations__["return"] = hint
+
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        await ctx.step(act)
+
+    done = run("k")
+    assert done.error["type"] == "agentrun.core.errors.InvalidResult"
+    assert "it would come back as text" in done.error["message"]
+
+
+@pytest.mark.parametrize("hint", [Any, dict, dict[str, Any]])
+def test_where_anything_may_stand_a_number_that_json_does_not_know_is_its_word(run: Any, hint: Any) -> None:
+    def act() -> Any:
+        return {"value": math.nan, "word": "NaN"}
+
+    act.__annotations__["return"] = hint
+
+    @durable("k")
+    async def body(ctx: Context) -> Any:
+        return await ctx.step(act)
+
+    assert run("k").result == {"value": "NaN", "word": "NaN"}
 
 
 # ---- of runs, of children, of remote steps
