@@ -212,6 +212,25 @@ def test_a_wait_under_way_hears_that_its_client_is_closed(
         assert isinstance(wait.exception(10), NotAllowed)
 
 
+@pytest.mark.parametrize("verb", ["wait", "result"])
+def test_all_who_wait_hear_that_their_client_is_closed_and_keep_no_connection(
+    closing: Client, rows: Rows, redis: Redis, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "LOOK_AGAIN", 0.5)
+    run_id = rows.queued()
+    channel = closing.hints.channel(run_id)
+    # Whatever happens, the client is closed before its threads are waited for: they would wait for ever.
+    with ThreadPoolExecutor(3) as threads, closing:
+        waits = [threads.submit(getattr(closing, verb), run_id) for _ in range(3)]
+        until(lambda: redis.pubsub_numsub(channel) == [(channel, 3)])
+        closing.hints.close()
+        assert redis.pubsub_numsub(channel) == [(channel, 3)], "closing takes no connection from who reads from it"
+        closing.close()
+        refused = [wait.exception(20) for wait in waits]
+    assert [type(each) for each in refused] == [NotAllowed] * 3
+    until(lambda: redis.pubsub_numsub(channel) == [(channel, 0)])
+
+
 async def test_calls_that_have_no_thread_yet_end_though_the_asynchronous_client_is_closed(
     async_client: AsyncClient, rows: Rows
 ) -> None:
