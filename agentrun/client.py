@@ -52,7 +52,9 @@ class Client(Producing, Reading, Answering, Operating):
 
         Without READ an actor sees the runs it owns and no others: they are not there (NotFound), for every verb.
         Without ENQUEUE it starts none (Forbidden). What it enqueues is its own unless `owner` says otherwise.
+        Raises NotAllowed where the client is closed.
         """
+        self._open()
         view = copy.copy(self)
         view.asking = Asking(self.held, actor)
         return view
@@ -78,6 +80,7 @@ class Client(Producing, Reading, Answering, Operating):
         self.held.close()
 
     def __enter__(self) -> Client:
+        self._open()
         return self
 
     def __exit__(self, *_: object) -> None:
