@@ -72,7 +72,8 @@ class Client(Producing, Reading, Answering, Operating):
     def close(self) -> None:
         """Hand back what still executes here (see `drain`), then close connections and threads. Twice does no harm.
 
-        Calls under way go on to their end; a wait ends when it looks the next time.
+        Calls under way go on to their end; a `run` is handed back (RunFailed), and a wait ends when it looks the next
+        time (NotAllowed), after 5 seconds at most.
         """
         # What executes here may call this client until it is handed back.
         self.drain()
