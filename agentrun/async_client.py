@@ -197,6 +197,7 @@ class AsyncClient:
         self._client.held.close()
 
     async def __aenter__(self) -> AsyncClient:
+        self._refuse_closed()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -52,7 +52,9 @@ class Client(Producing, Reading, Answering, Operating):
 
         Without READ an actor sees the runs it owns and no others: they are not there (NotFound), for every verb.
         Without ENQUEUE it starts none (Forbidden). What it enqueues is its own unless `owner` says otherwise.
+        Raises NotAllowed where the client is closed.
         """
+        self._open()
         view = copy.copy(self)
         view.asking = Asking(self.held, actor)
         return view
@@ -70,7 +72,8 @@ class Client(Producing, Reading, Answering, Operating):
     def close(self) -> None:
         """Hand back what still executes here (see `drain`), then close connections and threads. Twice does no harm.
 
-        Calls under way go on to their end; a wait ends when it looks the next time.
+        Calls under way go on to their end; a `run` is handed back (RunFailed), and a wait ends when it looks the next
+        time (NotAllowed), after 5 seconds at most.
         """
         # What executes here may call this client until it is handed back.
         self.drain()
@@ -78,6 +81,7 @@ class Client(Producing, Reading, Answering, Operating):
         self.held.close()
 
     def __enter__(self) -> Client:
+        self._open()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -53,15 +53,19 @@ class Hints:
     def client(self) -> Redis:
         """The Redis connection of the hints, bounded in time."""
         if self._redis is None:
-            from redis import Redis
-            from redis.backoff import NoBackoff
-            from redis.retry import Retry
-
-            self._redis = Redis.from_url(redis_url(self.url), retry=Retry(NoBackoff(), 1), **self._bounds())  # pyright: ignore[reportUnknownMemberType]
+            self._redis = self.own_client()
         return self._redis
 
+    def own_client(self) -> Redis:
+        """As `client`, for one thread that listens, and that one's to close: `close` takes nothing from under it."""
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        return Redis.from_url(redis_url(self.url), retry=Retry(NoBackoff(), 1), **self._bounds())  # pyright: ignore[reportUnknownMemberType]
+
     def async_client(self) -> AsyncRedis:
-        """As `client`, for the caller's event loop, and the caller's to close."""
+        """As `own_client`, for the caller's event loop, and the caller's to close."""
         from redis.asyncio import Redis as AsyncRedis
         from redis.asyncio.retry import Retry as AsyncRetry
         from redis.backoff import NoBackoff

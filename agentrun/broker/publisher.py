@@ -15,6 +15,7 @@ from uuid import UUID
 from agentrun.broker.hints import Hints
 from agentrun.broker.messages import Messages, Straight
 from agentrun.broker.names import LEAST_URGENT, REDIS_SCHEMES
+from agentrun.core.counting import counted
 from agentrun.core.wake import Wake
 from agentrun.settings import Settings
 
@@ -41,7 +42,7 @@ class CeleryPublisher:
         self._connection: Connection | None = None
         self._producer: Producer | None = None
         self._straight: Straight | None = None
-        self._away_until = 0.0
+        self._away_until, self._left = 0.0, 0
         self._soon: queue.SimpleQueue[Wake | Literal["hints"] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._hints, self._ended, self._hinted = Hints(settings), list[UUID](), 0.0
@@ -54,13 +55,16 @@ class CeleryPublisher:
             return sent
         with self._lock:
             if time.monotonic() < self._away_until:
+                self._left += len(wakes)
                 return 0
+            self._tell_left()
             try:
                 for batch in batched(wakes, LARGEST_BATCH):
                     self._send_all(batch)
                     sent += len(batch)
             except _away() as error:
                 log.warning("a wake could not be sent (%s); the sweep will send it", type(error).__name__)
+                self._left = len(wakes) - sent - 1
                 # While the broker is away, callers are not made to wait for it one by one.
                 self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
                 self._drop()
@@ -103,8 +107,15 @@ class CeleryPublisher:
             self._soon.put(None)
             thread.join(2 * self._settings.publish_timeout_seconds + 1)
         with self._lock:
+            self._tell_left()
             self._drop()
         self._hints.close()
+
+    def _tell_left(self) -> None:
+        """One line for all that nobody tried to send after the last failure."""
+        left, self._left = self._left, 0
+        if left:
+            log.warning("%s not sent while the broker was away; the sweep will send what is due", counted(left, "wake"))
 
     def _send_all(self, wakes: Sequence[Wake]) -> None:
         """One by one, or many in one pipeline: of a batch that failed, nobody knows how much arrived."""

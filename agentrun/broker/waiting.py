@@ -22,7 +22,9 @@ WITHOUT_HINTS = 0.5
 def wait_for_end(hints: Hints, status: Callable[[UUID], Run], run_id: UUID, seconds: float | None) -> Run:
     """The run once it is final. Raises TimeoutError, and what `status` raises."""
     ends = None if seconds is None else time.monotonic() + seconds
-    subscription = _subscribe(hints, run_id)
+    # One's own: another thread may close the client while this one reads.
+    redis: Any = hints.own_client() if hints.possible else None
+    subscription = _subscribe(redis, hints.channel(run_id)) if redis is not None else None
     try:
         while True:
             # Subscribed first, asked second: an end in between is seen by one of the two.
@@ -38,8 +40,8 @@ def wait_for_end(hints: Hints, status: Callable[[UUID], Run], run_id: UUID, seco
             except not_there():
                 subscription = None
     finally:
-        if subscription is not None:
-            subscription.close()
+        if redis is not None:
+            redis.close()
 
 
 async def wait_for_end_async(
@@ -69,13 +71,10 @@ async def wait_for_end_async(
             await redis.aclose()
 
 
-def _subscribe(hints: Hints, run_id: UUID) -> Any:
-    if not hints.possible:
-        return None
+def _subscribe(redis: Any, channel: str) -> Any:
+    subscription = redis.pubsub(ignore_subscribe_messages=True)
     try:
-        client: Any = hints.client()
-        subscription = client.pubsub(ignore_subscribe_messages=True)
-        subscription.subscribe(hints.channel(run_id))
+        subscription.subscribe(channel)
         return subscription
     except not_there():
         return None

@@ -180,7 +180,7 @@ def _answered(run: str, as_json: bool, verb: Callable[[Client, UUID], Run], *, h
 def _all_told(runs: str, as_json: bool, verb: Callable[[Client, list[UUID]], list[Run | AgentrunError]]) -> None:
     """Of each what became of it. Ends with the exit code of the first that was refused; the others have theirs."""
     settings = found_settings()
-    ids = [run_id_of(settings, run) for run in runs.split(",")]
+    ids = [run_id_of(settings, run) for run in _each_of(runs)]
     with client(settings) as desk:
         answers = verb(desk, ids)
     if as_json:
@@ -191,6 +191,16 @@ def _all_told(runs: str, as_json: bool, verb: Callable[[Client, list[UUID]], lis
         elif not as_json:
             screen.show(outcome_line(answer))
     raise typer.Exit(next((answer.exit_code for answer in answers if isinstance(answer, AgentrunError)), 0))
+
+
+def _each_of(runs: str) -> list[str]:
+    """The runs between the commas. Raises InvalidRequest where there is none between two of them, or at an end."""
+    named = [run.strip() for run in runs.split(",")]
+    if "" in named:
+        raise InvalidRequest(
+            f"RUN,RUN… names no run in place {named.index('') + 1} of {len(named)}; write one comma between two runs"
+        )
+    return named
 
 
 def _answer_json(run_id: UUID, answer: Run | AgentrunError) -> dict[str, Any]:

@@ -41,17 +41,18 @@ def metrics(
 
 
 def _serve(fleet: Fleet, host: str, port: int) -> None:
+    named = f"[{host}]" if ":" in host else host
     try:
         server, thread = fleet.serve(host, port)
     except OSError as error:
         raise ConfigurationError(
-            f"nothing can listen at {host}:{port} ({error.strerror or error}); give --serve another HOST:PORT"
+            f"nothing can listen at {named}:{port} ({error.strerror or error}); give --serve another HOST:PORT"
         ) from None
     for each in (signal.SIGINT, signal.SIGTERM):
         # What a shell starts in the background ignores the one, and the first process of a container the other.
         signal.signal(each, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
-        screen.remark(f"metrics at http://{host}:{server.server_port}/metrics, until Ctrl-C")
+        screen.remark(f"metrics at http://{named}:{server.server_port}/metrics, until Ctrl-C")
         thread.join()
     server.shutdown()
     server.server_close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -106,7 +106,7 @@ class Answering(Face):
         is sent; where the database fails, its error, with a note of how far this came.
         """
         answers = self.answers
-        if isinstance(run_ids, str | UUID):
+        if isinstance(run_ids, str | bytes | UUID) or not isinstance(run_ids, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidRequest("run_ids must be a list of run ids; to one run, send it with `signal`")
         ids = [as_uuid(run_id) for run_id in run_ids]
         return answers.signal_many(ids, name, payload, payloads=payloads, by=by, expires=expires)

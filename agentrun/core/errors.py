@@ -131,7 +131,8 @@ class RunFailed(AgentrunError):
     exit_code = 13
 
     def __init__(self, run_id: str, status: str, reason: str | None, detail: str | None) -> None:
-        super().__init__(f"run `{run_id}` is {status} ({reason}){': ' + detail if detail else ''}")
+        why = f" ({reason})" if reason else ""
+        super().__init__(f"run `{run_id}` is {status}{why}{': ' + detail if detail else ''}")
         self.run_id, self.status, self.reason, self.detail = run_id, status, reason, detail
 
 

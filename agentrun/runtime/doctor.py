@@ -21,8 +21,7 @@ from agentrun.store.watching import OWN_APP
 Row = Mapping[str, Any]
 MOST_STRANDED = 100
 LATE_BEATS, LATE_SECONDS = 3, 15.0
-ENVIRONMENT = "AGENTRUN_DATABASE_URL, AGENTRUN_BROKER_URL and AGENTRUN_IMPORTS in its environment, or in a `.env` there"
-"""What a worker needs beside its command."""
+_THERE = "in its environment, or in a `.env` there"
 
 
 class Severity(StrEnum):
@@ -110,6 +109,22 @@ class Facts:
         return WORKER.format(app=self.app, queue=queue)
 
     @property
+    def environment(self) -> str:
+        """What a worker of this namespace, or its beat, needs beside its command."""
+        *names, last = ("AGENTRUN_DATABASE_URL", "AGENTRUN_BROKER_URL", "AGENTRUN_IMPORTS", *self._named)
+        return f"{', '.join(names)} and {last} {_THERE}"
+
+    def needs(self, heal: str) -> str | None:
+        """What a command needs beside itself: without its namespace, it would look into another one."""
+        if heal.startswith("celery "):
+            return self.environment
+        return f"{self._named[0]} {_THERE}" if self._named and heal.startswith("agentrun ") else None
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return () if self.namespace == "default" else (f"AGENTRUN_NAMESPACE={self.namespace}",)
+
+    @property
     def queues(self) -> set[str]:
         """The queues that somebody consumes."""
         return {queue for each in self.workers for queue in each["queues"]}
@@ -154,7 +169,11 @@ def namespaces(database: Database) -> list[str]:
 
 def examined(facts: Facts, checks: Sequence[Check]) -> list[Finding]:
     """What the checks find in one namespace, the worst first."""
-    found = [replace(finding, namespace=facts.namespace) for check in checks for finding in check(facts)]
+    found = [
+        replace(finding, namespace=facts.namespace, needs=finding.needs or facts.needs(finding.heal))
+        for check in checks
+        for finding in check(facts)
+    ]
     return sorted(found, key=lambda finding: list(Severity).index(finding.severity))
 
 

@@ -274,7 +274,8 @@ class Engine:
             "process_id": self.id,
             # A row that names it without the lock would be a dead process's.
             "stable_id": self.settings.stable_id if named else None,
-            "by": self.owner(Segment.WORKER),
+            # A process on no queue is a client, whose segments are called so.
+            "by": self.owner(Segment.WORKER if self.queues else Segment.INTERACTIVE),
             "holds": holds,
             "draining": self.draining,
         }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from agentrun.core.alarms import Occasion
 from agentrun.core.counting import counted, counted_is
-from agentrun.runtime.doctor import ENVIRONMENT, Broker, Facts, Finding, Row, Severity, span
+from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, span
 from agentrun.settings import Settings
 
 LARGEST_SKEW_SECONDS = 5.0
@@ -22,7 +22,7 @@ def no_workers(facts: Facts) -> Iterator[Finding]:
             "none runs, or none reaches the database",
             "none was seen within the last minute",
             facts.worker(f"{facts.settings.queue},{facts.settings.system_queue}"),
-            needs=ENVIRONMENT,
+            needs=facts.environment,
         )
 
 
@@ -90,7 +90,7 @@ def foreign_queues(facts: Facts) -> Iterator[Finding]:
             "`-Q` names the queues of another namespace: of its wakes, those that these workers take are lost",
             f"{names} on: {consumed}",
             facts.worker(f"{facts.settings.queue},{facts.settings.system_queue}"),
-            needs=ENVIRONMENT,
+            needs=facts.environment,
         )
 
 

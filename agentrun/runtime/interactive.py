@@ -75,6 +75,8 @@ class Interactive:
         if report.outcome == Outcome.LEASE_LOST:
             detail = _closed(report.run_id) if self._engine.closed else "another process has taken the run over"
             raise RunFailed(str(report.run_id), "running", "lease_lost", detail)
+        if report.outcome == Outcome.HANDED_BACK:
+            raise RunFailed(str(report.run_id), str(report.outcome), None, _handed_back(report.run_id))
         raise _failed(report.run_id, str(report.outcome), report.reason, report.error)
 
     def _earlier(self, body: Kind, params: Mapping[str, Any]) -> Any:
@@ -114,6 +116,13 @@ def _closed(run_id: UUID) -> str:
     return (
         "this process closed its client before the run had ended; once its lease is over, the sweep gives it to a "
         f"worker, or settles it where nobody may go on: ask with `agentrun show {run_id}`, or with another client"
+    )
+
+
+def _handed_back(run_id: UUID) -> str:
+    return (
+        "this process drains, or closed its client, before the run had ended; it is queued, and a worker goes on with "
+        f"it: wait for it with another client, or with `agentrun wait {run_id}`"
     )
 
 

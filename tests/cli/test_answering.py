@@ -254,7 +254,7 @@ def test_one_signal_goes_to_several_runs_and_whoever_is_refused_is_told(
 def test_one_signal_to_several_runs_is_told_as_a_list_of_json(cli: Cli, client: Client, waiting: Waiting) -> None:
     first, ended, second = waiting("listen"), waiting("listen"), waiting("listen")
     client.cancel(ended)
-    told = cli("signal", f"{first},{ended},{second}", "go", "--json")
+    told = cli("signal", f"{first}, {ended} ,{second}", "go", "--json")
     assert (told.code, [row["id"] for row in told.json]) == (
         NotAllowed.exit_code, [str(run_id) for run_id in (first, ended, second)],
     )  # fmt: skip
@@ -269,6 +269,14 @@ def test_nothing_is_sent_where_one_of_several_runs_cannot_be_meant(cli: Cli, cli
     for other in ("", "not-a-run", "0" * 8):
         assert cli("signal", f"{run_id},{other}", "go").code in (InvalidRequest.exit_code, NotFound.exit_code)
     assert client.status(run_id).status is Status.WAITING
+
+
+def test_a_place_without_a_run_is_named(cli: Cli, client: Client) -> None:
+    run_id = client.enqueue("somewhere else")
+    for named, place in ((f"{run_id},", "place 2 of 2"), (f"{run_id}, ,{run_id}", "place 2 of 3")):
+        said = cli("signal", named, "go")
+        assert said.code == InvalidRequest.exit_code
+        assert place in said.err
 
 
 def test_signals_that_came_early_are_listed(cli: Cli, waiting: Waiting) -> None:

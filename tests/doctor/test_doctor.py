@@ -30,6 +30,10 @@ from tests.doctor.conftest import Doctor, Past, Worker
 
 Sql = Callable[..., None]
 WORKER = "celery -A agentrun.broker.default worker -P threads -c 100 -Q gpu"
+TEAM = (
+    "AGENTRUN_DATABASE_URL, AGENTRUN_BROKER_URL, AGENTRUN_IMPORTS and AGENTRUN_NAMESPACE=team in its environment, "
+    "or in a `.env` there"
+)
 
 
 def test_a_healthy_system_has_no_findings(healthy: Engine, doctor: Doctor, cli: Cli, rows: Rows, past: Past) -> None:
@@ -65,7 +69,9 @@ def test_nobody_consumes_the_queue_of_a_due_run(
     found = doctor()
     assert found["no_worker"]["symptom"].startswith("1 run is due on queue `gpu`")
     assert found["no_worker"]["heal"] == WORKER
-    assert "AGENTRUN_IMPORTS" in found["no_worker"]["needs"]
+    assert found["no_worker"]["needs"].startswith(
+        "AGENTRUN_DATABASE_URL, AGENTRUN_BROKER_URL and AGENTRUN_IMPORTS in its environment"
+    )
     assert found["exit"] == 2
     seen_worker(queues=("gpu",))
     assert doctor() == {"exit": 0}
@@ -296,6 +302,7 @@ def test_workers_that_listen_only_to_another_namespaces_queues(
     assert found["foreign_queues"]["symptom"] == "1 worker of namespace `team` on no queue of it"
     assert found["foreign_queues"]["evidence"].endswith("on: agentrun, agentrun.system, celery")
     assert found["foreign_queues"]["heal"].endswith("-Q agentrun.team,agentrun.system.team")
+    assert {found[check]["needs"] for check in ("foreign_queues", "no_sweep")} == {TEAM}
     assert "no_worker" not in found
     Rows(database, namespace="team").queued(queue="gpu.team")
     found = doctor(AGENTRUN_NAMESPACE="team")
@@ -303,9 +310,19 @@ def test_workers_that_listen_only_to_another_namespaces_queues(
     assert found["no_worker"]["cause"] == "no live worker consumes `gpu.team`"
     assert found["no_worker"]["evidence"] == "1 worker is alive, and consumes: agentrun, agentrun.system, celery"
     assert found["no_worker"]["heal"].endswith("-Q gpu.team")
+    assert found["no_worker"]["needs"] == TEAM
+    assert doctor("--all-namespaces")["no_worker"]["needs"] == TEAM
     run_sql("UPDATE agentrun.processes SET queues = '{celery,gpu.team}'")
     found = doctor(AGENTRUN_NAMESPACE="team")
     assert {"foreign_queues", "no_worker"} & set(found) == set()
+
+
+def test_commands_for_another_namespace_name_it(doctor: Doctor, database: Any, run_sql: Sql) -> None:
+    Rows(database, namespace="team").running()
+    run_sql("UPDATE agentrun.runs SET lease_expires_at = now() - interval '2 min'")
+    named = "AGENTRUN_NAMESPACE=team in its environment, or in a `.env` there"
+    assert (found := doctor("--all-namespaces")["lost_lease"])["heal"] == "agentrun sweep"
+    assert found["needs"] == named
 
 
 def test_a_worker_that_ended_in_order_leaves_no_trace(healthy: Engine, doctor: Doctor, seen_worker: Worker) -> None:

@@ -34,6 +34,15 @@ def test_a_worker_is_shown_with_what_it_holds(healthy: Engine, cli: Cli, rows: R
     assert str(others) not in out
 
 
+def test_a_client_that_executes_is_called_as_its_segments_are(
+    make_engine: Callable[..., Engine], cli: Cli, rows: Rows
+) -> None:
+    client = make_engine()
+    client.heartbeat.beat()
+    (told,) = cli("workers", "--json").json["workers"]
+    assert told["name"] == f"interactive:{client.owner_suffix}"
+
+
 def test_one_that_drains_says_so(healthy: Engine, cli: Cli) -> None:
     healthy.drain(within=60)
     healthy.heartbeat.beat()

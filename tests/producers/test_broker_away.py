@@ -95,6 +95,19 @@ def test_enqueue_many_returns_in_time_and_the_runs_are_there(producer: Client) -
     assert {producer.status(run_id).status for run_id in runs[::50]} == {Status.QUEUED}
 
 
+def test_what_is_not_sent_after_a_failure_is_counted_in_one_line(
+    settings: Settings, closed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    patient = settings.model_copy(update={"publish_timeout_seconds": 60.0})
+    with Client(settings=patient, broker_url=closed) as client:
+        for _ in range(4):
+            client.enqueue("somewhere else")
+    said = [record.message for record in caplog.records if record.name == "agentrun.broker"]
+    assert len(said) == 2
+    assert said[0].startswith("a wake could not be sent")
+    assert said[1].startswith("3 wakes not sent while the broker was away")
+
+
 def test_strict_dispatch_settles_the_run_as_failed_and_raises(settings: Settings, away: str) -> None:
     client = Client(settings=settings, broker_url=away, dispatch_failure="fail")
     with within(BOUND), pytest.raises(EnqueueFailed, match="no wake could be sent") as failed:

@@ -21,8 +21,8 @@ from agentrun.broker import waiting
 from agentrun.testing import until
 from agentrun.testing.rows import Rows
 
-HARMLESS = {"drain", "close", "aclose", "acting"}
-"""What may be called in any order when a process ends; a view of a closed client is closed."""
+HARMLESS = {"drain", "close", "aclose"}
+"""What may be called in any order when a process ends."""
 
 
 def verbs(face: type) -> list[str]:
@@ -75,21 +75,25 @@ async def test_a_closed_asynchronous_client_refuses_every_verb_and_says_what_to_
     for verb in verbs(AsyncClient):
         with pytest.raises(NotAllowed, match="this AsyncClient is closed; make another one"):
             await called(async_client, verb, run_id)
+    with pytest.raises(NotAllowed, match="this AsyncClient is closed; make another one"):
+        async with async_client:
+            pass
     assert untouched(client, run_id)
 
 
 @pytest.mark.parametrize("close", ["client", "view"])
-@pytest.mark.parametrize("ask", ["client", "view", "later view"])
+@pytest.mark.parametrize("ask", ["client", "view"])
 def test_a_closed_client_and_its_views_refuse_every_verb_and_say_what_to_do(
     closing: Client, client: Client, rows: Rows, close: str, ask: str
 ) -> None:
     run_id, faces = rows.queued(), {"client": closing, "view": closing.acting(Actor("ann"))}
     assert closing.status(run_id).id == run_id
     faces[close].close()
-    faces["later view"] = closing.acting(Actor("ann"))
     for verb in verbs(Client):
         with pytest.raises(NotAllowed, match="this Client is closed; make another one"):
             called(faces[ask], verb, run_id)
+    with pytest.raises(NotAllowed, match="this Client is closed; make another one"), faces[ask]:
+        pass
     assert untouched(client, run_id)
 
 
@@ -210,6 +214,25 @@ def test_a_wait_under_way_hears_that_its_client_is_closed(
         until(lambda: redis.pubsub_numsub(channel) == [(channel, 1)])
         closing.close()
         assert isinstance(wait.exception(10), NotAllowed)
+
+
+@pytest.mark.parametrize("verb", ["wait", "result"])
+def test_all_who_wait_hear_that_their_client_is_closed_and_keep_no_connection(
+    closing: Client, rows: Rows, redis: Redis, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "LOOK_AGAIN", 0.5)
+    run_id = rows.queued()
+    channel = closing.hints.channel(run_id)
+    # Whatever happens, the client is closed before its threads are waited for: they would wait for ever.
+    with ThreadPoolExecutor(3) as threads, closing:
+        waits = [threads.submit(getattr(closing, verb), run_id) for _ in range(3)]
+        until(lambda: redis.pubsub_numsub(channel) == [(channel, 3)])
+        closing.hints.close()
+        assert redis.pubsub_numsub(channel) == [(channel, 3)], "closing takes no connection from who reads from it"
+        closing.close()
+        refused = [wait.exception(20) for wait in waits]
+    assert [type(each) for each in refused] == [NotAllowed] * 3
+    until(lambda: redis.pubsub_numsub(channel) == [(channel, 0)])
 
 
 async def test_calls_that_have_no_thread_yet_end_though_the_asynchronous_client_is_closed(

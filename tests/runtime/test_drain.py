@@ -220,7 +220,7 @@ def test_a_web_process_that_ends_hands_its_runs_to_workers_and_tells_their_calle
         request = web.submit(client.run, "slow", None)
         assert began.wait(10)
         assert client.drain()
-        with pytest.raises(RunFailed, match="handed_back"):
+        with pytest.raises(RunFailed, match=r"is handed_back: this process drains, .* wait for it with another client"):
             request.result(5)
     (run,) = client.list()
     assert (run.status, run.handback_count, run.error_count) == (Status.QUEUED, 1, 0)

@@ -156,7 +156,7 @@ def test_its_name_is_that_of_no_other_process(process: Made, database: Database)
     assert first.owner_suffix != second.owner_suffix
     with database.connection() as connection:
         rows = connection.execute("SELECT name, stable_id FROM agentrun.processes").fetchall()
-    assert {row["name"] for row in rows} == {f"worker:{each.owner_suffix}" for each in (first, second)}
+    assert {row["name"] for row in rows} == {f"interactive:{each.owner_suffix}" for each in (first, second)}
     assert {row["stable_id"] for row in rows} == {"pod-0"}
 
 

@@ -228,16 +228,19 @@ def test_the_guide_names_no_metric_that_there_is_not() -> None:
     assert len(in_alerts) > 10
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
-def test_it_is_served_until_somebody_ends_it(settings: Settings, rows: Rows, by: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("by", "address"), [(signal.SIGINT, "127.0.0.1:0"), (signal.SIGTERM, "127.0.0.1:0"), (signal.SIGTERM, "[::1]:0")]
+)
+def test_it_is_served_until_somebody_ends_it(settings: Settings, rows: Rows, by: signal.Signals, address: str) -> None:
     rows.queued()
     with subprocess.Popen(
-        [sys.executable, "-m", "agentrun.cli", "metrics", "--serve", "127.0.0.1:0"],
+        [sys.executable, "-m", "agentrun.cli", "metrics", "--serve", address],
         env={**os.environ, **environment.variables(settings)}, stderr=subprocess.PIPE, text=True,
     ) as served:  # fmt: skip
         assert served.stderr is not None
         said = served.stderr.readline()
         url = said.split()[2].rstrip(",")
+        assert url.startswith(f"http://{address.removesuffix('0')}")
         for _ in range(2):
             with urllib.request.urlopen(url, timeout=30) as answer:
                 assert parsed(answer.read().decode()).of("due_runs", queue="agentrun") == 1

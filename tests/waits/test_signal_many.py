@@ -141,6 +141,9 @@ def test_an_actor_learns_of_runs_that_it_may_not_read_where_they_are_and_no_more
 
 
 BAD: list[tuple[Callable[[Client, list[UUID]], Any], type[AgentrunError], str]] = [
+    (lambda client, runs: client.signal_many(None, "go"), InvalidRequest, "run_ids must be a list"),
+    (lambda client, runs: client.signal_many(5, "go"), InvalidRequest, "run_ids must be a list"),
+    (lambda client, runs: client.signal_many(str(runs[0]).encode(), "go"), InvalidRequest, "run_ids must be a list"),
     (lambda client, runs: client.signal_many(runs, ""), InvalidRequest, "a signal's name"),
     (lambda client, runs: client.signal_many(runs, "go", object()), InvalidRequest, "the signal's payload"),
     (lambda client, runs: client.signal_many(runs, "go", payloads=[1, object()]), InvalidRequest, "payload"),
