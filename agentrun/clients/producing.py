@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from agentrun.clients.base import Face
+from agentrun.runtime.checks import checked_requests
 from agentrun.runtime.commands import Wishes
 from agentrun.runtime.interactive import Interactive
 from agentrun.store.borrowed import enqueue_in
@@ -68,9 +69,12 @@ class Producing(Face):
         attributes: Mapping[str, Any] | None = None,
         owner: str | None = None,
     ) -> list[UUID]:
-        """Store many runs of one kind in one statement and wake them; ids in the order of `requests`."""
+        """Store many runs of one kind in one statement and wake them; ids in the order of `requests`.
+
+        Raises as `enqueue`, before anything is stored; InvalidRequest too where `requests` is no list of them.
+        """
         wishes = Wishes(queue, priority, delay, deadline, tags, attributes or {}, owner)
-        return self.commands.enqueue_many(kind, list(requests), wishes, idempotency_keys)
+        return self.commands.enqueue_many(kind, checked_requests(requests), wishes, idempotency_keys)
 
     def run(
         self,

@@ -40,6 +40,15 @@ def checked_names(what: str, values: object) -> list[str]:
     return [checked_name(what, value) for value in cast("Iterable[object]", values)]
 
 
+def checked_requests(values: object) -> list[object]:
+    """One for each run. A text or an object is one request, and not a list of its letters or names."""
+    several = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    if not several:
+        name = type(cast("object", values)).__name__
+        raise InvalidRequest(f"requests must be a list, one for each run, not {name}")
+    return list(cast("Iterable[object]", values))
+
+
 def checked_priority(value: object) -> int:
     """0, the most urgent, to 9."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LEAST_URGENT:

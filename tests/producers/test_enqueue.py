@@ -317,6 +317,9 @@ REFUSED: list[tuple[str, Callable[[Client], Any], type[errors.AgentrunError], in
     ),
     ("attributes as list", lambda c: c.enqueue("digest", attributes=[1]), errors.InvalidRequest, 5, "attributes"),
     ("bad keys", lambda c: c.enqueue_many("digest", [1], idempotency_keys=["\x00"]), errors.InvalidRequest, 5, "key"),
+    ("many of a number", lambda c: c.enqueue_many("digest", 5), errors.InvalidRequest, 5, "a list, one for each run"),
+    ("many of a text", lambda c: c.enqueue_many("digest", "abc"), errors.InvalidRequest, 5, "a list, one for each run"),
+    ("many of one object", lambda c: c.enqueue_many("digest", {"n": 1}), errors.InvalidRequest, 5, "a list, one for"),
     ("many at -1", lambda c: c.enqueue_many("digest", [1], delay=-1), errors.InvalidRequest, 5, "delay"),
     (
         "nul in attributes",
