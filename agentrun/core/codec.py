@@ -79,20 +79,28 @@ def checked_result(adapter: TypeAdapter[Any], value: Any, *, of: str) -> str:
         raise InvalidResult(f"{of} returned what its annotation does not allow: {explain(error)}") from None
     except ValueError as error:
         raise InvalidResult(f"{of} returned {unwritable(error)}") from None
-    if type(checked) not in PLAIN:
-        try:
-            back = adapter.validate_json(text)
-        except Exception as error:
-            raise InvalidResult(f"{of} returned {unreadable(error)}") from None
-        if turned_into_words(checked, back, text, adapter.validate_json):
-            raise InvalidResult(f"{of} returned {NUMBER_AS_TEXT}")
+    read_back(checked, text, adapter.validate_json, of=of)
     return text
 
 
-def unreadable(error: Exception) -> str:
-    """What is wrong with a value whose own JSON text cannot be read back."""
-    why = explain(error) if isinstance(error, ValidationError) else type(error).__name__
-    return f"what cannot be read back from its JSON as what its annotation says: {why}"
+def read_back(value: Any, text: str, decode: Callable[[str], Any], *, of: str) -> Any:
+    """What a replay makes of a result's text. Raises InvalidResult where that is not what was returned; `of` says whose
+    result it is."""
+    if type(value) in PLAIN:
+        return value
+    try:
+        back = decode(text)
+    except Exception as error:
+        why = explain(error) if isinstance(error, ValidationError) else type(error).__name__
+        raise InvalidResult(
+            f"{of} returned what cannot be read back from its JSON as what its annotation says: {why}"
+        ) from None
+    if _turned_into_words(value, back, text, decode):
+        raise InvalidResult(
+            f"{of} returned NaN or an infinity where its annotation allows text as well: it would come back as text; "
+            "return None or text in its place"
+        )
+    return back
 
 
 def unwritable(error: ValueError) -> str:
@@ -105,26 +113,6 @@ def unwritable(error: ValueError) -> str:
     if "invalid utf-8" in told:
         return f"{_NOT_TEXT}, which JSON cannot hold; return text (base64), or store them elsewhere"
     return f"what cannot be stored as JSON: {told}"
-
-
-NUMBER_AS_TEXT = (
-    "NaN or an infinity where its annotation allows text as well: it would come back as text; return None or text in "
-    "its place"
-)
-
-
-def turned_into_words(value: Any, back: Any, text: str, decode: Callable[[str], Any]) -> bool:
-    """Whether a number that JSON does not know comes `back` from its `text` as the word for it, as text.
-
-    Where anything may stand (no annotation, `Any`), plain JSON is what is promised, and the word is that.
-    """
-    if _WORDS.search(text) is None or not _turned(value, back):
-        return False
-    try:
-        decode(_WORDS.sub("[[{}]]", text))
-    except ValueError:
-        return True
-    return False
 
 
 def explain(error: ValidationError) -> str:
@@ -181,6 +169,20 @@ def _expected(found: re.Match[str]) -> str:
 def _problem(where: str, told: str) -> str:
     # Of the whole, pydantic says "Input should be a finite number".
     return f"{where}: {told}" if where else re.sub("^Input ", "it ", told)
+
+
+def _turned_into_words(value: Any, back: Any, text: str, decode: Callable[[str], Any]) -> bool:
+    """Whether a number that JSON does not know comes `back` from its `text` as the word for it, as text.
+
+    Where anything may stand (no annotation, `Any`), plain JSON is what is promised, and the word is that.
+    """
+    if _WORDS.search(text) is None or not _turned(value, back):
+        return False
+    try:
+        decode(_WORDS.sub("[[{}]]", text))
+    except ValueError:
+        return True
+    return False
 
 
 def _turned(value: Any, back: Any) -> bool:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import cast
+from typing import TypeGuard, cast
 
 from agentrun.core.codec import encode
 from agentrun.core.errors import InvalidRequest
@@ -32,21 +32,23 @@ def checked_name(what: str, value: object) -> str:
     return value
 
 
+def _are_several(values: object) -> TypeGuard[Iterable[object]]:
+    """Whether it is a list, or whatever else gives one thing after the other: no text, and no object with names."""
+    return isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+
+
 def checked_names(what: str, values: object) -> list[str]:
     """Several of them. One text is no list of texts: its letters are not meant."""
-    several = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
-    if not several:
-        raise InvalidRequest(f"{what}s must be a list of texts, not {_shown(cast('object', values))}")
-    return [checked_name(what, value) for value in cast("Iterable[object]", values)]
+    if not _are_several(values):
+        raise InvalidRequest(f"{what}s must be a list of texts, not {_shown(values)}")
+    return [checked_name(what, value) for value in values]
 
 
 def checked_requests(values: object) -> list[object]:
     """One for each run. A text or an object is one request, and not a list of its letters or names."""
-    several = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
-    if not several:
-        name = type(cast("object", values)).__name__
-        raise InvalidRequest(f"requests must be a list, one for each run, not {name}")
-    return list(cast("Iterable[object]", values))
+    if not _are_several(values):
+        raise InvalidRequest(f"requests must be a list, one for each run, not {type(values).__name__}")
+    return list(values)
 
 
 def checked_priority(value: object) -> int:

@@ -108,16 +108,12 @@ class Facts:
         """The command that starts a worker of this installation for a queue."""
         return WORKER.format(app=self.app, queue=queue)
 
-    @property
-    def environment(self) -> str:
-        """What a worker of this namespace, or its beat, needs beside its command."""
-        *names, last = ("AGENTRUN_DATABASE_URL", "AGENTRUN_BROKER_URL", "AGENTRUN_IMPORTS", *self._named)
-        return f"{', '.join(names)} and {last} {_THERE}"
-
     def needs(self, heal: str) -> str | None:
-        """What a command needs beside itself: without its namespace, it would look into another one."""
-        if heal.startswith("celery "):
-            return self.environment
+        """What a command needs beside itself: a worker and its beat their settings, and without its namespace each of
+        them would look into another one."""
+        if "celery" in heal.split():
+            *names, last = ("AGENTRUN_DATABASE_URL", "AGENTRUN_BROKER_URL", "AGENTRUN_IMPORTS", *self._named)
+            return f"{', '.join(names)} and {last} {_THERE}"
         return f"{self._named[0]} {_THERE}" if self._named and heal.startswith("agentrun ") else None
 
     @property
@@ -170,7 +166,7 @@ def namespaces(database: Database) -> list[str]:
 def examined(facts: Facts, checks: Sequence[Check]) -> list[Finding]:
     """What the checks find in one namespace, the worst first."""
     found = [
-        replace(finding, namespace=facts.namespace, needs=finding.needs or facts.needs(finding.heal))
+        replace(finding, namespace=facts.namespace, needs=facts.needs(finding.heal))
         for check in checks
         for finding in check(facts)
     ]

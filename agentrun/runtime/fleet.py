@@ -22,7 +22,6 @@ def no_workers(facts: Facts) -> Iterator[Finding]:
             "none runs, or none reaches the database",
             "none was seen within the last minute",
             facts.worker(f"{facts.settings.queue},{facts.settings.system_queue}"),
-            needs=facts.environment,
         )
 
 
@@ -90,7 +89,6 @@ def foreign_queues(facts: Facts) -> Iterator[Finding]:
             "`-Q` names the queues of another namespace: of its wakes, those that these workers take are lost",
             f"{names} on: {consumed}",
             facts.worker(f"{facts.settings.queue},{facts.settings.system_queue}"),
-            needs=facts.environment,
         )
 
 

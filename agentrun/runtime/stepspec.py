@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from agentrun.core.codec import NUMBER_AS_TEXT, PLAIN, decode, turned_into_words, unreadable, unwritable
+from agentrun.core.codec import decode, read_back, unwritable
 from agentrun.core.errors import InvalidRequest, InvalidResult, NonDeterminism, StepFailed
 from agentrun.core.failures import Failure
 from agentrun.core.words import Effect, StepKind, StepStatus
@@ -156,12 +156,4 @@ def stored(spec: StepSpec, value: Any) -> tuple[str, Any]:
         raise InvalidResult(f"the result of step `{spec.name}`: {error}") from None
     except ValueError as error:
         raise InvalidResult(f"step `{spec.name}` returned {unwritable(error)}") from None
-    if type(value) in PLAIN:
-        return text, value
-    try:
-        back = spec.decode(text)
-    except Exception as error:
-        raise InvalidResult(f"step `{spec.name}` returned {unreadable(error)}") from None
-    if turned_into_words(value, back, text, spec.decode):
-        raise InvalidResult(f"step `{spec.name}` returned {NUMBER_AS_TEXT}")
-    return text, back
+    return text, read_back(value, text, spec.decode, of=f"step `{spec.name}`")

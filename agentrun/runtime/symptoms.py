@@ -25,7 +25,6 @@ def no_sweep(facts: Facts) -> Iterator[Finding]:
         "beat does not run, or nobody consumes the queue of sweeps",
         "there was never one" if age is None else f"the last was {span(age)} ago, by `{facts.sweep['by']}`",
         f"celery -A {facts.app} beat",
-        needs=facts.environment,
     )
 
 
@@ -50,7 +49,6 @@ def _unconsumed(facts: Facts, waiting: Sequence[Row], symptom: str, noun: str, s
             f"no live worker consumes `{queue}`",
             _consumed(facts),
             facts.worker(queue),
-            needs=facts.environment,
         )
 
 
@@ -68,7 +66,6 @@ def unknown_step(facts: Facts) -> Iterator[Finding]:
                 f"no live worker of queue `{row['queue']}` has registered it",
                 f"they know: {', '.join(sorted(known)) or 'no remote steps'}",
                 f"AGENTRUN_IMPORTS=MODULE {facts.worker(row['queue'])}",
-                needs=facts.environment,
             )
 
 
@@ -85,7 +82,6 @@ def unknown_kind(facts: Facts) -> Iterator[Finding]:
                 f"no live worker of queue `{row['queue']}` has a body for it",
                 f"they know: {', '.join(sorted(known)) or 'no kinds'}",
                 f"AGENTRUN_IMPORTS=MODULE {facts.worker(row['queue'])}",
-                needs=facts.environment,
             )
 
 
