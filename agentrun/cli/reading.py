@@ -13,9 +13,10 @@ import typer
 from agentrun.cli import screen
 from agentrun.cli.base import AllNamespaces, AsJson, Payloads, RunId
 from agentrun.cli.desk import client, found_in, found_settings, moment_of, places, run_id_of
+from agentrun.cli.doctor import nobody_took
 from agentrun.cli.story import event_json, event_line, outcome_line, run_json, step_json, told
 from agentrun.cli.timeline import drawn, timeline_json
-from agentrun.cli.why import standing
+from agentrun.cli.why import not_taken, standing
 from agentrun.cli.words import attributes, duration
 from agentrun.client import Client
 from agentrun.clients.reading import result_of
@@ -87,6 +88,8 @@ def show(
         events = list(_all_events(reader, run_id))
     moment = moment_of(settings)
     stands = standing(found, moment, sweep_seconds=settings.sweep_seconds, steps=steps)
+    if (deaf := nobody_took(settings, found, steps, moment.now)) is not None:
+        stands = not_taken(found, deaf, moment)
     if not as_json:
         screen.show(*told(found, stands, events, steps, now=moment.now, payloads=payloads))
         return
