@@ -215,6 +215,30 @@ def test_redrive_puts_a_failed_run_back(cli: Cli, client: Client, ended: Ended) 
     assert client.events(run_id)[-1].data["by"].startswith("cli")
 
 
+@pytest.mark.parametrize(
+    ("kind", "verb"),
+    [
+        ("break", ["redrive"]),
+        ("pay", ["resolve", "--applied", "--result", "null"]),
+        ("pay", ["resolve", "--not-applied"]),
+    ],
+)
+def test_a_run_that_goes_on_is_told_without_the_error_that_stopped_it(
+    cli: Cli, ended: Ended, kind: str, verb: list[str]
+) -> None:
+    run_id = ended(kind, "x" if kind == "break" else None)
+    said = cli(verb[0], str(run_id), *verb[1:])
+    assert (said.code, said.out) == (0, f"run {run_id} is queued\n"), said.err
+
+
+def test_resolve_says_which_write_is_in_flight_still(cli: Cli, client: Client, ended: Ended) -> None:
+    run_id = ended("pay-two")
+    one, other = (step.key for step in client.steps(run_id))
+    said = cli("resolve", str(run_id), "--key", one, "--not-applied")
+    assert said.out.endswith(f", and has a write in flight still: {other}\n"), said
+    assert "nobody knows" not in said.out
+
+
 def test_resolve_tells_an_interrupted_write_and_the_run_goes_on(
     cli: Cli, client: Client, engine: Engine, ended: Ended
 ) -> None:
