@@ -36,6 +36,12 @@ async def pay(ctx: Context) -> str:
     return await ctx.write(_pay, effect=Effect.NON_IDEMPOTENT_WRITE)
 
 
+@durable("pay-and-break")
+async def pay_and_break(ctx: Context) -> None:
+    await ctx.write(_pay, effect=Effect.NON_IDEMPOTENT_WRITE)
+    raise Fatal("the drawer is stuck")
+
+
 @durable("pay-two")
 async def pay_two(ctx: Context) -> list[str]:
     return await ctx.gather(*(ctx.write(_pay, effect=Effect.NON_IDEMPOTENT_WRITE) for _ in range(2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from uuid import UUID, uuid4
 
@@ -249,6 +250,29 @@ def test_resolve_tells_an_interrupted_write_and_the_run_goes_on(
     assert engine.run(run_id).outcome == "completed"
     assert client.status(run_id).result == "receipt 4711"
     assert [event.data["by"][:3] for event in client.events(run_id) if event.type == "resolved"] == ["cli"]
+
+
+def test_a_result_that_does_not_fit_is_said_again_by_the_command_that_show_names(
+    cli: Cli, client: Client, engine: Engine, ended: Ended
+) -> None:
+    run_id = ended("pay")
+    assert cli("resolve", str(run_id), "--applied", "--result", "null").code == 0
+    engine.run(run_id)
+    stands = cli("show", str(run_id), "--json").json
+    assert stands["heal"] == f"agentrun resolve {run_id} --key '#1' --applied --result JSON"
+    assert "does not fit its function" in stands["why"]
+    assert "redrive" not in cli("show", str(run_id)).out.splitlines()[-1]
+    *verb, _ = shlex.split(stands["heal"])[1:]
+    assert cli(*verb, '"paid"').out == f"run {run_id} is queued\n"
+    assert engine.run(run_id).outcome == "completed"
+    assert client.status(run_id).result == "paid"
+
+
+def test_another_failure_after_a_resolve_is_healed_by_a_redrive(cli: Cli, engine: Engine, ended: Ended) -> None:
+    run_id = ended("pay-and-break")
+    cli("resolve", str(run_id), "--applied", "--result", '"paid"')
+    engine.run(run_id)
+    assert cli("show", str(run_id), "--json").json["heal"] == f"agentrun redrive {run_id}"
 
 
 def test_check_finds_nothing_wrong_where_everything_runs(cli: Cli, engine: Engine, known: Registry) -> None:
