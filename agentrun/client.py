@@ -72,12 +72,12 @@ class Client(Producing, Reading, Answering, Operating):
     def close(self) -> None:
         """Hand back what still executes here (see `drain`), then close connections and threads. Twice does no harm.
 
-        Calls under way go on to their end; a `run` is handed back (RunFailed), and a wait ends when it looks the next
-        time (NotAllowed), after 5 seconds at most.
+        Calls under way go on to their end; a `run` is handed back (RunFailed), and a wait ends at once (NotAllowed).
         """
         # What executes here may call this client until it is handed back.
         self.drain()
         self.held.closed = True
+        self.held.hints.closing.tell()
         self.held.close()
 
     def __enter__(self) -> Client:
