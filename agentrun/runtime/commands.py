@@ -129,7 +129,7 @@ class Commands:
             row = {"id": params["run_id"]}
         if row is None:
             return self.same_as_before(params, self.database.rows(births.BY_KEYS, params | {"keys": [params["key"]]}))
-        sent = self.publisher.wake(self.wake_of(params))
+        sent = self.publisher.wake(self.wake_of(params, strict=strict))
         if strict and not sent:
             self._settle_undispatched(params["run_id"])
         return row["id"]
@@ -160,11 +160,10 @@ class Commands:
         """A run id: ordered by time, so that the tables' indexes grow at one end."""
         return uuids.uuid7()
 
-    def wake_of(self, params: Mapping[str, Any], *, cause: str = "enqueue") -> Wake:
+    def wake_of(self, params: Mapping[str, Any], *, strict: bool = False) -> Wake:
         """The wake of a row that was stored with these parameters."""
-        return Wake(
-            params["run_id"], params["queue"], params["kind"], params["priority"], params["delay"] or 0.0, cause
-        )
+        run_id, delay = params["run_id"], params["delay"] or 0.0
+        return Wake(run_id, params["queue"], params["kind"], params["priority"], delay, "enqueue", strict=strict)
 
     def same_as_before(self, params: Mapping[str, Any], rows: Sequence[type_of_row]) -> UUID:
         """The run that has the idempotency key. Raises IdempotencyConflict where its request is another one."""
