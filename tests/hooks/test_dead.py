@@ -81,6 +81,17 @@ def test_what_the_reaper_dead_letters_is_told_with_the_command_that_helps(
     assert said[str(writing)]["command"] == f"agentrun resolve {writing}"
 
 
+@pytest.mark.settings(namespace="team")
+def test_a_dead_letter_of_another_namespace_names_it_beside_its_command(
+    dies: Callable[[], UUID], heard: list[Data], sweep: Sweep
+) -> None:
+    run_id = dies()
+    assert sweep().told == 1
+    (said,) = heard
+    assert said["command"] == f"agentrun redrive {run_id}"
+    assert said["needs"] == "AGENTRUN_NAMESPACE=team in its environment, or in a `.env` there"
+
+
 def test_a_redriven_run_that_dies_again_is_told_again(
     dies: Callable[[], UUID], heard: list[Data], sweep: Sweep, client: Client, go: Go
 ) -> None:
