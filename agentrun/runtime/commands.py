@@ -33,6 +33,7 @@ from agentrun.runtime.checks import (
     checked_name,
     checked_names,
     checked_priority,
+    checked_queue,
     checked_seconds,
 )
 from agentrun.runtime.kinds import Kind, Options, Registry, unknown
@@ -103,7 +104,7 @@ class Commands:
         return {
             "namespace": self.settings.namespace,
             "kind": checked_name("kind", kind),
-            "queue": checked_name("queue", self.settings.queue_of(wishes.queue, options.queue)),
+            "queue": checked_name("queue", self.settings.queue_of(checked_queue(wishes.queue), options.queue)),
             "priority": checked_priority(wishes.priority),
             "delay": checked_seconds("delay", wishes.delay),
             "deadline": checked_seconds("deadline", deadline),
