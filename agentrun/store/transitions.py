@@ -57,6 +57,7 @@ CLAIMED_COLUMNS = (
     runs.c.max_requeues, runs.c.lease_seconds, runs.c.owner, runs.c.limits, runs.c.deadline_at,
     runs.c.cancel_requested_at, runs.c.model_calls, runs.c.input_tokens, runs.c.output_tokens, runs.c.cost,
     runs.c.attributes, runs.c.tags, runs.c.parent_id, runs.c.claimed_by, runs.c.planned_cost, runs.c.resolutions,
+    runs.c.created_at,
     (runs.c.deadline_at < now()).is_(true()).label("deadline_passed"),
 )  # fmt: skip
 

@@ -6,8 +6,10 @@ No payload, prompt or message of an error gets into a span; of an error, only th
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
+import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -29,11 +31,13 @@ log = logging.getLogger("agentrun.telemetry")
 
 Attributes = dict[str, str | int]
 
+ENDS = (Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)
+
 _LOW = (1 << 64) - 1
 
 
 def root_of(run_id: UUID, ratio: float) -> SpanContext:
-    """What all segments of a run have as their parent: no span that anybody records, but the same everywhere.
+    """What all segments of a run have as their parent: the span that is recorded when a segment ends the run.
 
     Whether the run is sampled is decided from its id, so all processes with the same ratio decide the same. Samplers
     that go by their parent, as the SDK's own does, take it over.
@@ -61,8 +65,13 @@ class Spans:
             "agentrun.queue": claimed["queue"],
             "agentrun.segment.kind": lease.owner.partition(":")[0],
         }
+        seen = None
         with self._span("agentrun.segment", lease, attributes, list(self._links(claimed))) as span:
-            yield SeenSegment(self._tracer, span, lease.run_id) if span.is_recording() else None
+            if span.is_recording():
+                seen = SeenSegment(self._tracer, span, lease.run_id)
+            yield seen
+        if seen is not None and seen.report is not None and seen.report.outcome in ENDS:
+            self._whole(claimed, seen.report, getattr(span, "start_time", None))
 
     def remote_step(self, taken: Mapping[str, Any], lease: Lease) -> AbstractContextManager[object]:
         """The span of a remote step, in the process that has taken it and in the trace of its run."""
@@ -71,6 +80,28 @@ class Spans:
             **_of_step(taken["key"], StepKind.REMOTE, taken["name"], taken["effect"], taken["attempt"]),
         }
         return self._span(f"{StepKind.REMOTE} {taken['name']}", lease, attributes, list(_around(lease.run_id)))
+
+    def _whole(self, claimed: Mapping[str, Any], report: Report, began: int | None) -> None:
+        """The span of the run, from its enqueueing until now: what its segments have named as their parent.
+
+        `began` is when this segment did, by this host's clock, which may be behind the database's.
+        """
+        tracer = _with_ids_of(root_of(report.run_id, self._ratio), self._tracer)
+        if tracer is None:
+            return
+        attributes: Attributes = {
+            "agentrun.run.id": str(report.run_id),
+            "agentrun.run.kind": claimed["kind"],
+            "agentrun.run.requeues": claimed["requeue_count"],
+            "agentrun.run.reason": report.reason or "?",
+            "agentrun.queue": claimed["queue"],
+        }
+        born = int(claimed["created_at"].timestamp() * 1e9)
+        began = born if began is None else min(born, began)
+        span = _begun(tracer, "agentrun.run", context.Context(), self._everywhere | attributes, start_time=began)
+        if report.outcome == Outcome.FAILED:
+            _failed(span, _type_of(report))
+        _ended(span)
 
     def _span(self, name: str, lease: Lease, attributes: Attributes, links: list[Link]) -> _Current:
         root = NonRecordingSpan(root_of(lease.run_id, self._ratio))
@@ -93,6 +124,7 @@ class SeenSegment:
 
     def __init__(self, tracer: Tracer, span: Span, run_id: UUID) -> None:
         self._tracer, self._span, self._run_id = tracer, span, str(run_id)
+        self.report: Report | None = None
 
     def step(self, spec: StepSpec, attempt: int) -> AbstractContextManager[object]:
         """The span of one attempt, current while the step's function runs, in its thread too."""
@@ -102,13 +134,59 @@ class SeenSegment:
 
     def ended(self, report: Report) -> None:
         """How it ended, and after how many steps."""
+        self.report = report
         self._span.set_attribute("agentrun.segment.outcome", str(report.outcome))
         self._span.set_attribute("agentrun.steps.executed", report.executed)
         self._span.set_attribute("agentrun.steps.replayed", report.replayed)
         if report.reason is not None:
             self._span.set_attribute("agentrun.run.reason", report.reason)
         if report.outcome in (Outcome.FAILED, Outcome.REQUEUED):
-            _failed(self._span, str((report.error or {}).get("type", "?")))
+            _failed(self._span, _type_of(report))
+
+
+class _Ids:
+    """Of a run's root, in place of what a TracerProvider draws."""
+
+    def __init__(self, root: SpanContext) -> None:
+        self._root = root
+
+    def generate_trace_id(self) -> int:
+        return self._root.trace_id
+
+    def generate_span_id(self) -> int:
+        return self._root.span_id
+
+    def is_trace_id_random(self) -> bool:
+        return False
+
+
+class _AsOfSegments:
+    """Asks the process's sampler as it is asked of the root's segments: the whole trace is kept, or nothing of it."""
+
+    def __init__(self, sampler: Any, root: SpanContext) -> None:
+        self._sampler, self._parent = sampler, trace.set_span_in_context(NonRecordingSpan(root), context.Context())
+
+    def should_sample(self, _: object, *args: Any, **named: Any) -> Any:
+        return self._sampler.should_sample(self._parent, *args, **named)
+
+
+def _with_ids_of(root: SpanContext, tracer: Any) -> Any:
+    """A tracer for this one span; None where it is not the SDK's own: OpenTelemetry's API lets nobody choose an id."""
+    sdk = sys.modules.get("opentelemetry.sdk.trace")
+    if sdk is None or not isinstance(tracer, sdk.Tracer):
+        return None
+    try:
+        # Its own: the provider gives one tracer to all who ask by this name.
+        own = copy.copy(tracer)
+        own.id_generator, own.sampler = _Ids(root), _AsOfSegments(tracer.sampler, root)
+    except Exception as error:
+        log.warning("a run's span could not be begun (%s)", type(error).__name__)
+        return None
+    return own
+
+
+def _type_of(report: Report) -> str:
+    return str((report.error or {}).get("type", "?"))
 
 
 def _of_step(key: str, kind: str, name: str, effect: str, attempt: int) -> Attributes:
@@ -130,11 +208,17 @@ def _around(run_id: UUID) -> Iterator[Link]:
 
 
 def _begun(
-    tracer: Tracer, name: str, parent: context.Context | None, attributes: Attributes, links: Sequence[Link] = ()
+    tracer: Tracer,
+    name: str,
+    parent: context.Context | None,
+    attributes: Attributes,
+    links: Sequence[Link] = (),
+    *,
+    start_time: int | None = None,
 ) -> Span:
     """Traces never break what they look at: samplers and processors are the process's own, and may raise."""
     try:
-        return tracer.start_span(name, parent, attributes=attributes, links=links)
+        return tracer.start_span(name, parent, attributes=attributes, links=links, start_time=start_time)
     except Exception as error:
         log.warning("a span could not be begun (%s)", type(error).__name__)
         return trace.INVALID_SPAN
