@@ -6,17 +6,14 @@ No payload, prompt or message of an error gets into a span; of an error, only th
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import logging
-import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from uuid import UUID
 
 from opentelemetry import context, trace
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, StatusCode, TraceFlags, Tracer
+from opentelemetry.trace import Link, NonRecordingSpan, Span, StatusCode, Tracer
 
 from agentrun.core.failures import qualified_name
 from agentrun.core.words import Outcome, StepKind
@@ -26,26 +23,13 @@ from agentrun.runtime.presence import own_version
 from agentrun.runtime.settling import Report
 from agentrun.runtime.stepspec import StepSpec
 from agentrun.settings import Settings
+from agentrun.telemetry.roots import root_of, with_ids_of
 
 log = logging.getLogger("agentrun.telemetry")
 
 Attributes = dict[str, str | int]
 
 ENDS = (Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)
-
-_LOW = (1 << 64) - 1
-
-
-def root_of(run_id: UUID, ratio: float) -> SpanContext:
-    """What all segments of a run have as their parent: the span that is recorded when a segment ends the run.
-
-    Whether the run is sampled is decided from its id, so all processes with the same ratio decide the same. Samplers
-    that go by their parent, as the SDK's own does, take it over.
-    """
-    # Its bits themselves would not do: ids that were made in the same millisecond have most of them in common.
-    drawn = int.from_bytes(hashlib.blake2b(run_id.bytes, digest_size=8).digest())
-    flags = TraceFlags(TraceFlags.SAMPLED if drawn <= ratio * _LOW else TraceFlags.DEFAULT)
-    return SpanContext(run_id.int, run_id.int & _LOW or 1, is_remote=True, trace_flags=flags)
 
 
 class Spans:
@@ -86,7 +70,7 @@ class Spans:
 
         `began` is when this segment did, by this host's clock, which may be behind the database's.
         """
-        tracer = _with_ids_of(root_of(report.run_id, self._ratio), self._tracer)
+        tracer = with_ids_of(root_of(report.run_id, self._ratio), self._tracer)
         if tracer is None:
             return
         attributes: Attributes = {
@@ -142,47 +126,6 @@ class SeenSegment:
             self._span.set_attribute("agentrun.run.reason", report.reason)
         if report.outcome in (Outcome.FAILED, Outcome.REQUEUED):
             _failed(self._span, _type_of(report))
-
-
-class _Ids:
-    """Of a run's root, in place of what a TracerProvider draws."""
-
-    def __init__(self, root: SpanContext) -> None:
-        self._root = root
-
-    def generate_trace_id(self) -> int:
-        return self._root.trace_id
-
-    def generate_span_id(self) -> int:
-        return self._root.span_id
-
-    def is_trace_id_random(self) -> bool:
-        return False
-
-
-class _AsOfSegments:
-    """Asks the process's sampler as it is asked of the root's segments: the whole trace is kept, or nothing of it."""
-
-    def __init__(self, sampler: Any, root: SpanContext) -> None:
-        self._sampler, self._parent = sampler, trace.set_span_in_context(NonRecordingSpan(root), context.Context())
-
-    def should_sample(self, _: object, *args: Any, **named: Any) -> Any:
-        return self._sampler.should_sample(self._parent, *args, **named)
-
-
-def _with_ids_of(root: SpanContext, tracer: Any) -> Any:
-    """A tracer for this one span; None where it is not the SDK's own: OpenTelemetry's API lets nobody choose an id."""
-    sdk = sys.modules.get("opentelemetry.sdk.trace")
-    if sdk is None or not isinstance(tracer, sdk.Tracer):
-        return None
-    try:
-        # Its own: the provider gives one tracer to all who ask by this name.
-        own = copy.copy(tracer)
-        own.id_generator, own.sampler = _Ids(root), _AsOfSegments(tracer.sampler, root)
-    except Exception as error:
-        log.warning("a run's span could not be begun (%s)", type(error).__name__)
-        return None
-    return own
 
 
 def _type_of(report: Report) -> str:

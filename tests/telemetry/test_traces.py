@@ -25,7 +25,8 @@ from agentrun.runtime.engine import Engine
 from agentrun.runtime.stepspec import StepSpec
 from agentrun.settings import Settings
 from agentrun.telemetry import observer
-from agentrun.telemetry.spans import SeenSegment, root_of
+from agentrun.telemetry.roots import root_of
+from agentrun.telemetry.spans import SeenSegment
 from agentrun.testing import environment
 from agentrun.testing.publishing import RecordingPublisher
 from agentrun.testing.rows import Rows
