@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ def queues_of(worker: Any) -> tuple[str, ...]:
 
 
 def about(worker: Any) -> Mapping[str, Any]:
-    """Pool, concurrency, and how long Redis keeps an unacknowledged message from others."""
+    """Node and process, pool, concurrency, and how long Redis keeps an unacknowledged message from others."""
     app = getattr(worker, "app", None)
     if app is None:
         return {}
@@ -24,6 +25,8 @@ def about(worker: Any) -> Mapping[str, Any]:
     pool = getattr(worker, "pool_cls", None)
     module = pool if isinstance(pool, str) else getattr(pool, "__module__", "")
     return {
+        "node": getattr(worker, "hostname", None),
+        "pid": os.getpid(),
         "pool": {"thread": "threads"}.get(name := module.rpartition(".")[2], name) or None,
         "concurrency": getattr(worker, "concurrency", None),
         "visibility_timeout": options.get("visibility_timeout", WHOLE_HOUR),

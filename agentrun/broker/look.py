@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
@@ -24,7 +24,7 @@ PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 """What kombu appends to a queue's name for its urgencies."""
 
 
-def look(settings: Settings, queues: Iterable[str]) -> Broker:
+def look(settings: Settings, queues: Collection[str]) -> Broker:
     """Ask the broker of the settings, within the publish timeout. Never raises for a broker that is away."""
     probed = probe(settings)
     hints = Hints(settings)
@@ -36,6 +36,7 @@ def look(settings: Settings, queues: Iterable[str]) -> Broker:
             probed.about,
             policy=_policy(client),
             evicted=int(client.info("stats").get("evicted_keys", 0)),  # pyright: ignore[reportUnknownMemberType]
+            depths=_depths(client, queues),
             late=tuple(_late(_messages(client, queues), settings.longest_countdown_seconds)),
         )
     except AWAY as error:
@@ -50,6 +51,11 @@ def _policy(client: Redis) -> str | None:
     except RedisError:  # hosted ones do not tell
         return None
     return str(found["maxmemory-policy"]) if found.get("maxmemory-policy") else None
+
+
+def _depths(client: Any, queues: Iterable[str]) -> Mapping[str, int]:
+    """How many messages lie in each queue, over all urgencies."""
+    return {queue: sum(client.llen(queue + priority) for priority in PRIORITIES) for queue in queues}
 
 
 def _messages(client: Any, queues: Iterable[str]) -> Iterator[Mapping[str, Any]]:

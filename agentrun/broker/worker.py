@@ -25,6 +25,7 @@ from celery.worker import state
 from agentrun.broker.about import about, queues_of
 from agentrun.broker.app import STEP, SWEEP, WAKE
 from agentrun.broker.consumer import Flushing
+from agentrun.broker.hearing import Hearing, Room, RoomOfChild, RoomOfPool
 from agentrun.broker.publisher import CeleryPublisher
 from agentrun.broker.slots import Slots
 from agentrun.core.errors import ConfigurationError
@@ -98,6 +99,10 @@ class Process:
         self._begun: tuple[str, Future[Report]] | None = None
         self._queues: tuple[str, ...] = ()
         self._about: Mapping[str, Any] = {}
+        self._app: Any = None
+        self._consumer: Any = None
+        self._room: Room | None = None
+        self._hearing: Hearing
 
     # ---- what the tasks do
 
@@ -115,6 +120,7 @@ class Process:
             log.warning("a wake that names no run was dropped (%d arguments)", len(args) + len(kwargs))
             return {"outcome": "garbage"}
         engine, ahead = self.engine(), self._ahead(message)
+        self._hearing.took(queue)
         if engine.draining and ahead is None:
             return self._sent_on(engine, run_id, queue)
         return self._ended(ahead or engine.begin(run_id), functools.partial(engine.release, run_id))
@@ -122,6 +128,8 @@ class Process:
     def received(self, sender: Any, request: Any, **_: object) -> None:
         """A message has come, and a slot is free: the run begins, and then Celery makes a task of the message."""
         engine = self._engines.get(os.getpid())
+        if engine is not None and request.name != WAKE:
+            self._hearing.heard(request.name, request.delivery_info)
         if request.name != WAKE or request.eta or engine is None or engine.draining:
             return
         if sender.task_buckets.get(WAKE) is not None:
@@ -152,6 +160,7 @@ class Process:
             log.warning("a message that names no step was dropped (%d arguments)", len(args) + len(kwargs))
             return {"outcome": "garbage"}
         engine = self.engine()
+        self._hearing.took(queue)
         if engine.draining:
             return self._sent_on(engine, run_id, queue, key)
         return self._ended(engine.begin_step(run_id, key), functools.partial(engine.release_step, run_id, key))
@@ -206,6 +215,7 @@ class Process:
 
     def _start(self) -> Engine:
         settings = self._settings
+        self._hearing = Hearing(self._queues, beat=settings.heartbeat_seconds, room=self._room, consumer=self._consumer)
         engine = Engine(
             settings,
             Database(
@@ -217,6 +227,7 @@ class Process:
             CeleryPublisher(settings),
             queues=self._queues,
             about=self._about,
+            hearing=self._hearing.told,
             sweep=self._sweep_in_background,
             observer=observer(settings),
         )
@@ -225,6 +236,7 @@ class Process:
 
     def _on_init(self, sender: Any = None, **_: object) -> None:
         # Children of a pool are one worker: what they all say here is the same.
+        self._app = getattr(sender, "app", None)
         self._queues, self._about = queues_of(sender), {**about(sender), "worker": uuid4().hex}
         try:
             registry.load(self._settings.imports)
@@ -257,14 +269,20 @@ class Process:
             # A cold shutdown ends tasks with their processes. Celery's threads cannot be ended like that, and it would
             # stop halfway with a NotImplementedError, its threads going on.
             pool.terminate_job = self._terminate
+            self._consumer, self._room = sender, RoomOfPool(sender)
         self.engine().announce()
         _collect_less()
 
     def _on_child(self, **_: object) -> None:
+        self._room = RoomOfChild(self._app, self._heard)
         self.engine().announce()
         _collect_less()
         if self._shutdown is not None:
             self._in_background(functools.partial(self._drain_after, self._shutdown), "agentrun drain")
+
+    def _heard(self, name: str, delivery: Mapping[str, Any] | None) -> None:
+        if os.getpid() in self._engines:
+            self._hearing.heard(name, delivery)
 
     def _drain_after(self, shutdown: Shutdown) -> None:
         shutdown.wait()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from itertools import chain
 
 import typer
 from rich.text import Text
@@ -13,8 +14,11 @@ from agentrun.cli import screen
 from agentrun.cli.base import AllNamespaces, AsJson
 from agentrun.cli.desk import database_of, found_settings
 from agentrun.core.errors import ConfigurationError, SchemaMismatch
+from agentrun.core.records import Run, Step
+from agentrun.core.words import Status, StepStatus
 from agentrun.runtime import fleet, symptoms
-from agentrun.runtime.doctor import Broker, Facts, Finding, Severity, examined, exit_code, gather, namespaces
+from agentrun.runtime.deaf import deaf_workers, long_enough
+from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, examined, exit_code, gather, namespaces
 from agentrun.settings import PREFIX, Settings
 from agentrun.store.database import Database
 from agentrun.store.schema import require_head
@@ -23,7 +27,7 @@ from agentrun.store.watching import moment
 
 group = typer.Typer()
 
-CHECKS = (*symptoms.CHECKS, *fleet.CHECKS)
+CHECKS = (*symptoms.CHECKS, deaf_workers, *fleet.CHECKS)
 
 
 @group.command("doctor")
@@ -55,13 +59,11 @@ def findings(*, all_namespaces: bool) -> Iterator[Finding]:
 
 
 def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Iterator[Finding]:
-    queues = {settings.queue, settings.system_queue}
+    every: list[Facts] = []
     try:
         with database_of(settings) as database:
             require_head(database.url)
-            for facts in _facts(database, settings, all_namespaces=all_namespaces):
-                queues |= facts.queues | {row["queue"] for row in facts.due}
-                yield from examined(facts, CHECKS)
+            every += _facts(database, settings, all_namespaces=all_namespaces)
             yield from _own_clock(database, settings)
     except SchemaMismatch as error:
         yield _broken("schema", str(error), "another version of agentrun was here", "agentrun migrate")
@@ -70,8 +72,11 @@ def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Ite
         if known is None:
             raise
         yield _broken("database", str(known), "it is down, or AGENTRUN_DATABASE_URL is wrong", "agentrun check")
-    if broker:
-        yield from fleet.broker_findings(_broker(settings, queues), settings)
+    said = _broker(settings, every) if broker else None
+    for facts in every:
+        yield from examined(replace(facts, broker=said), CHECKS)
+    if said is not None:
+        yield from fleet.broker_findings(said, settings)
 
 
 def _facts(database: Database, settings: Settings, *, all_namespaces: bool) -> Iterator[Facts]:
@@ -86,11 +91,45 @@ def _own_clock(database: Database, settings: Settings) -> Iterator[Finding]:
         yield fleet.skewed("this host", skew)
 
 
-def _broker(settings: Settings, queues: set[str]) -> Broker:
+def _broker(settings: Settings, every: Sequence[Facts]) -> Broker:
+    queues = {settings.queue, settings.system_queue}
+    for facts in every:
+        queues |= facts.queues | {row["queue"] for row in (*facts.due, *facts.offered)}
     # Celery and Redis come with it: 0.4 s that other commands do without.
     from agentrun.broker.look import look
 
     return look(settings, queues)
+
+
+def nobody_took(settings: Settings, run: Run, steps: Sequence[Step], now: datetime) -> Finding | None:
+    """What keeps a run from being taken where its worker lives and takes nothing, the same of its remote steps.
+
+    The database is asked only where something has stood for long, and the broker only where somebody is suspected.
+    """
+    waiting = _waiting(run, steps, now)
+    if not any(each["oldest"] > long_enough(settings) for each in chain(*waiting)):
+        return None
+    with database_of(settings) as database:
+        due, offered = waiting
+        facts = replace(gather(database, settings, run.namespace), due=due, offered=offered)
+    if not any(True for _ in deaf_workers(facts)) or settings.broker_url is None:
+        return None
+    return next(iter(examined(replace(facts, broker=_broker(settings, [facts])), [deaf_workers])), None)
+
+
+def _waiting(run: Run, steps: Sequence[Step], now: datetime) -> tuple[list[Row], list[Row]]:
+    """As the facts have it: of this run only."""
+
+    def row(name: str, called: str | None, queue: str | None, since: datetime) -> Row:
+        return {name: called, "queue": queue, "count": 1, "oldest": (now - since).total_seconds()}
+
+    due = [row("kind", run.kind, run.queue, run.due_at)] if run.status is Status.QUEUED and run.due_at else []
+    offered = [
+        row("name", each.name, each.queue, each.due_at or each.offered_at)
+        for each in steps
+        if run.status is Status.WAITING and each.status == StepStatus.OFFERED and each.queue and each.offered_at
+    ]
+    return due, offered
 
 
 def _broken(check: str, says: str, cause: str, heal: str) -> Finding:

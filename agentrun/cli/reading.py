@@ -1,4 +1,4 @@
-"""`agentrun list|show|tail|wait`: what is there, and what became of it. Nothing here changes anything."""
+"""`agentrun list|show|timeline|tail|wait`: what is there, and what became of it. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ import typer
 from agentrun.cli import screen
 from agentrun.cli.base import AllNamespaces, AsJson, Payloads, RunId
 from agentrun.cli.desk import client, found_in, found_settings, moment_of, places, run_id_of
+from agentrun.cli.doctor import nobody_took
 from agentrun.cli.story import event_json, event_line, outcome_line, run_json, step_json, told
-from agentrun.cli.why import standing
+from agentrun.cli.timeline import drawn, timeline_json
+from agentrun.cli.why import not_taken, standing
 from agentrun.cli.words import attributes, duration
 from agentrun.client import Client
 from agentrun.clients.reading import result_of
 from agentrun.core.records import Event, Run
+from agentrun.core.timeline import timeline
 from agentrun.core.words import Reason, Status
 
 group = typer.Typer()
@@ -85,6 +88,8 @@ def show(
         events = list(_all_events(reader, run_id))
     moment = moment_of(settings)
     stands = standing(found, moment, sweep_seconds=settings.sweep_seconds, steps=steps)
+    if (deaf := nobody_took(settings, found, steps, moment.now)) is not None:
+        stands = not_taken(found, deaf, moment)
     if not as_json:
         screen.show(*told(found, stands, events, steps, now=moment.now, payloads=payloads))
         return
@@ -94,6 +99,26 @@ def show(
         | {"events": [event_json(event, payloads=payloads) for event in events]}
         | {"steps": [step_json(step, payloads=payloads) for step in steps]}
     )
+
+
+@group.command("timeline")
+def show_timeline(
+    run: RunId,
+    most: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Draw the N that took longest; the others together.")
+    ] = 40,
+    as_json: AsJson = False,
+) -> None:
+    """Where a run's time went, drawn: queued, executing, waiting, lost; and its steps."""
+    settings = found_settings()
+    run_id = run_id_of(settings, run)
+    with client(settings) as reader:
+        found, steps = reader.status(run_id), reader.steps(run_id)
+        line = timeline(_all_events(reader, run_id), steps, now=moment_of(settings).now)
+    if as_json:
+        screen.show_json(timeline_json(found, line))
+    else:
+        screen.show(*drawn(found, line, most=most))
 
 
 @group.command("tail")

@@ -116,6 +116,8 @@ def instant(at: datetime) -> str:
 def span(duration: timedelta | float) -> str:
     """A duration in its two largest units: `1 h 5 min`."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if 0 < seconds < 0.001:
+        return "< 1 ms"
     if seconds < 10:
         return f"{max(seconds, 0):.3g} s"
     left, parts = round(seconds), list[str]()

@@ -10,6 +10,7 @@ from agentrun.cli.screen import instant, span
 from agentrun.core.counting import counted
 from agentrun.core.records import Run, Step
 from agentrun.core.words import Reason, Status
+from agentrun.runtime.doctor import Finding
 from agentrun.store.watching import Moment
 
 
@@ -19,6 +20,13 @@ class Standing:
 
     why: str | None
     heal: str | None = None
+
+
+def not_taken(run: Run, found: Finding, moment: Moment) -> Standing:
+    """It waits for a worker that lives and takes nothing, as doctor has found."""
+    due = run.status is Status.QUEUED and run.due_at is not None
+    since = f"it has been due for {span(moment.now - run.due_at)}" if due and run.due_at else "its step is on offer"
+    return Standing(f"{since}, and {found.cause}; {found.evidence}", found.heal)
 
 
 _ANSWERS = {

@@ -64,6 +64,9 @@ class Broker:
     late: tuple[tuple[str, float], ...] = ()
     """Messages whose countdown is longer than the cap: the task, and seconds from now."""
 
+    depths: Mapping[str, int] | None = None
+    """How many messages lie in each queue."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -81,6 +84,8 @@ class Facts:
     stranded: Sequence[Row]
     episodes: Row
     given_up: Sequence[Row]
+    broker: Broker | None = None
+    """None where it was not asked."""
 
     @property
     def alive(self) -> list[Row]:
@@ -115,8 +120,12 @@ class Facts:
 
 def is_late(process: Row, settings: Settings) -> bool:
     """Not seen for three beats, and for a moment."""
-    beat = process["about"].get("heartbeat") or settings.heartbeat_seconds
-    return process["silent"] > max(LATE_BEATS * beat, LATE_SECONDS)
+    return process["silent"] > longest_silence(process["about"].get("heartbeat") or settings.heartbeat_seconds)
+
+
+def longest_silence(beat: float) -> float:
+    """How long nothing is heard, at most, of a process that lives and beats every so many seconds."""
+    return max(LATE_BEATS * beat, LATE_SECONDS)
 
 
 Check = Callable[[Facts], Iterator[Finding]]
@@ -153,7 +162,11 @@ def namespaces(database: Database) -> list[str]:
 def examined(facts: Facts, checks: Sequence[Check]) -> list[Finding]:
     """What the checks find in one namespace, the worst first."""
     found = [
-        replace(finding, namespace=facts.namespace, needs=needs(finding.heal, namespace=facts.namespace))
+        replace(
+            finding,
+            namespace=facts.namespace,
+            needs=finding.needs or needs(finding.heal, namespace=facts.namespace),
+        )
         for check in checks
         for finding in check(facts)
     ]

@@ -64,7 +64,7 @@ HOST = socket.gethostname()[:40]
 
 class Engine:
     """Executes segments in this process. Thread-safe; `close` ends its threads. `sweep` starts one in the background,
-    and says why; `observer` looks on."""
+    and says why; `observer` looks on; `hearing` says with each beat, for so many leases, what the process hears."""
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class Engine:
         kinds: Registry = registry,
         queues: tuple[str, ...] = (),
         about: Mapping[str, Any] | None = None,
+        hearing: Callable[[int], Mapping[str, Any]] | None = None,
         sweep: Callable[[str], None] | None = None,
         observer: Observer | None = None,
     ) -> None:
@@ -88,7 +89,7 @@ class Engine:
         self.executing: dict[UUID, Executing] = {}
         self.taking: dict[tuple[UUID, str], Any] = {}
         self.handing_on = HandingOn(publisher)
-        self._sweep = sweep
+        self._sweep, self._hearing = sweep, hearing
         self._here: Connection[type_of_row] | None = None
         self._since = time.monotonic()
         self.threads = DaemonThreads(settings.worker_threads, name="agentrun body")
@@ -270,7 +271,8 @@ class Engine:
 
     def _on_beat(self, connection: Connection[type_of_row], holds: int) -> None:
         named = self.settings.stable_id is not None and self._be_here(connection)
-        params = presence(self.settings, self.registry, self.queues, self.about) | {
+        about = self.about if self._hearing is None else {**self.about, **self._hearing(holds)}
+        params = presence(self.settings, self.registry, self.queues, about) | {
             "process_id": self.id,
             # A row that names it without the lock would be a dead process's.
             "stable_id": self.settings.stable_id if named else None,

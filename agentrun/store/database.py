@@ -54,7 +54,9 @@ class Database:
 
     def _once(self, statement: Statement, params: Mapping[str, Any]) -> list[type_of_row]:
         with self.connection() as connection:
-            return connection.execute(statement.sql, params).fetchall()
+            # Prepared, it would have one plan for all values after five times.
+            prepare = False if statement.by_values else None
+            return connection.execute(statement.sql, params, prepare=prepare).fetchall()
 
     def together(self, *asked: tuple[Statement, Mapping[str, Any]]) -> list[list[type_of_row]]:
         """The rows of each of several statements, sent at once and committed together.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import text
 
@@ -14,8 +15,8 @@ _INVALID = text(
 )
 
 
-def build(name: str, table: str, columns: Sequence[str], *, where: str | None = None) -> None:
-    """Build an index outside of any transaction; what its revision did before is committed.
+def build(name: str, table: str, columns: Sequence[str], *, where: str | None = None, **options: Any) -> None:
+    """Build an index outside of any transaction; what its revision did before is committed. `options` are Alembic's.
 
     A build that was interrupted leaves an index that is kept up to date and never used: that one is made anew. One that
     can be used is left, so that a revision that was interrupted between two is simply run again.
@@ -27,7 +28,7 @@ def build(name: str, table: str, columns: Sequence[str], *, where: str | None = 
             _drop(name, table)
         op.create_index(
             name, table, columns, schema=SCHEMA, if_not_exists=True, postgresql_concurrently=True,
-            postgresql_where=text(where) if where is not None else None,
+            postgresql_where=text(where) if where is not None else None, **options,
         )  # fmt: skip
 
 

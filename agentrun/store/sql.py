@@ -42,6 +42,9 @@ class Statement:
     listing: bool = field(default_factory=lambda: False)
     """Of a statement for many: it changes nothing, and returns any number of rows for each, with its `run_id`."""
 
+    by_values: bool = field(default_factory=lambda: False)
+    """What it is asked with decides how it is best answered: PostgreSQL plans it each time."""
+
     @cached_property
     def sql(self) -> LiteralString:
         """psycopg's SQL, with `%(name)s` parameters."""

@@ -146,6 +146,8 @@ Index("runs_of_owner", runs.c.namespace, runs.c.owner, runs.c.created_at, runs.c
 Index("runs_of_parent", runs.c.parent_id, runs.c.created_at, runs.c.id,
       postgresql_where=text("parent_id IS NOT NULL"))  # fmt: skip
 Index("runs_tags", runs.c.tags, postgresql_using="gin", postgresql_where=text("tags <> '{}'::text[]"))
+Index("runs_attributes", runs.c.attributes, postgresql_using="gin",
+      postgresql_ops={"attributes": "jsonb_path_ops"}, postgresql_where=text("attributes <> '{}'::jsonb"))  # fmt: skip
 Index("runs_children", runs.c.namespace, runs.c.parent_id,
       postgresql_where=text(f"parent_id IS NOT NULL AND {_OPEN}"))  # fmt: skip
 

@@ -99,6 +99,42 @@ def test_show_calls_a_transaction_what_it_is(cli: Cli, client: Client, ended: En
     assert [(step.kind, step.name) for step in client.steps(run_id)] == [("transaction", "_book")]
 
 
+def test_timeline_draws_what_the_run_did_and_how_long_each_step_took(cli: Cli, ended: Ended) -> None:
+    run_id = str(ended("linger", 0.3))
+    said = cli("timeline", run_id)
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    (executing,) = [line for line in lines if line.startswith("executing ") and "█" in line]
+    steps = [line for line in lines if line.startswith("  sleep [#")]
+    assert [line.split()[1] for line in steps] == ["[#1]", "[#2]", "[#3]"]
+    starts = [line.index("▬") for line in steps]
+    assert starts == sorted(starts)
+    assert starts[0] >= executing.index("█")
+    assert starts[0] < starts[2], "one after the other"
+    assert "Where it went" in said.out
+    assert [line for line in lines if line.split()[:3] == ["sleep", "step", "3"]], "three of them, in all"
+
+
+def test_timeline_as_json_has_the_same_in_seconds(cli: Cli, client: Client, ended: Ended) -> None:
+    run_id = ended("linger", 0.3)
+    told = cli("timeline", str(run_id), "--json").json
+    assert (told["id"], told["kind"], told["status"]) == (str(run_id), "linger", "completed")
+    assert {phase["doing"] for phase in told["phases"]} <= {"queued", "executing"}
+    assert [step["key"] for step in told["steps"]] == ["#1", "#2", "#3"]
+    assert all(0.09 < step["seconds"] < 5 for step in told["steps"])
+    run = client.status(run_id)
+    assert run.finished_at is not None
+    assert sum(told["spent"].values()) == pytest.approx((run.finished_at - run.created_at).total_seconds())
+
+
+def test_timeline_puts_the_shorter_ones_together(cli: Cli, ended: Ended) -> None:
+    said = cli("timeline", str(ended("linger", 0.5)), "--most", "2")
+    drawn = [line for line in said.out.splitlines() if set(line) & set("▬█")]
+    assert len(drawn) == 2
+    assert " shorter" in said.out
+    assert cli("timeline", "0" * 36, "--most", "0").code == 2, "none is no picture"
+
+
 def test_show_tells_payloads_only_when_asked(cli: Cli, ended: Ended) -> None:
     run_id = str(ended("greet", "s3cret"))
     assert "s3cret" not in cli("show", run_id, "--json").out

@@ -500,12 +500,20 @@ def test_the_screen_has_symptom_cause_evidence_and_the_command_worst_first(
     assert said.code == 2
 
 
+SOURCES = ("runtime/symptoms.py", "runtime/fleet.py", "runtime/deaf.py", "cli/doctor.py")
+
+
 def test_the_guide_has_every_finding() -> None:
     root = Path(__file__).parents[2]
-    sources = [root / "agentrun" / name for name in ("runtime/symptoms.py", "runtime/fleet.py", "cli/doctor.py")]
+    sources = [root / "agentrun" / name for name in SOURCES]
     names = {name for source in sources for name in re.findall(r'"(\w+)",\s+Severity\.', source.read_text())}
-    names |= set(re.findall(r'_broken\("(\w+)"', sources[2].read_text()))
-    names |= {*map(str, set(Shape) - {Shape.UNCLAIMED})} | {"no_sweep", "lost_lease", "interrupted_write"}
+    names |= set(re.findall(r'_broken\("(\w+)"', sources[-1].read_text()))
+    names |= {*map(str, set(Shape) - {Shape.UNCLAIMED})} | {
+        "no_sweep",
+        "lost_lease",
+        "interrupted_write",
+        "deaf_worker",
+    }
     names |= {f"dead_{cause}" for cause in ("crashes", "lost_step", "other")}
     assert len(names) > 25
     page = (root / "docs" / "guides" / "operating.md").read_text()

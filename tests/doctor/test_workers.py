@@ -77,7 +77,8 @@ def test_other_namespaces_are_shown_when_all_are_asked_for(
 def test_a_real_worker_tells_its_queues_pool_and_visibility_timeout(
     pool: str, worker: Callable[..., Any], cli: Cli
 ) -> None:
-    worker(pool=pool, concurrency=1, queues="agentrun,gpu")
+    node = worker(pool=pool, concurrency=1, queues="agentrun,gpu")
     (seen,) = until(lambda: cli("workers", "--json").json["workers"], 20)
     assert (seen["queues"], seen["about"]["visibility_timeout"]) == (["agentrun", "gpu"], 3600)
     assert (seen["about"]["pool"], seen["about"]["concurrency"]) == (pool, 1)
+    assert (seen["about"]["node"], seen["about"]["pid"]) == (node.hostname(), node.pid)

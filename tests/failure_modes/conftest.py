@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from agentrun.testing import until
-from agentrun.testing.nodes import Node
+from agentrun.settings import Settings
+from agentrun.testing import environment, until
+from agentrun.testing.nodes import Node, celery_command
 from tests.cli.conftest import Cli, cli
 from tests.doctor.conftest import doctor
 from tests.failure_modes.outside import TABLE
@@ -63,12 +66,15 @@ def start(worker: Callable[..., Node], look: Look) -> Callable[..., Node]:
 
 
 @pytest.fixture
-def heal(cli: Cli, start: Callable[..., Node]) -> Callable[[dict[str, Any]], None]:
-    """Does what a finding says heals it: a command of ours in this process, a worker as a process."""
+def heal(cli: Cli, start: Callable[..., Node], settings: Settings) -> Callable[[dict[str, Any]], None]:
+    """Does what a finding says heals it: a command of ours in this process, a worker as a process, others as such."""
 
     def done(finding: dict[str, Any]) -> None:
         command = shlex.split(re.sub(r"^(\w+=\S+ )+", "", finding["heal"]))
-        if command[0] == "celery":
+        if command[0] == "kill" or "control" in command:
+            argv = command if command[0] == "kill" else celery_command(*command[1:])
+            subprocess.run(argv, env={**os.environ, **environment.variables(settings)}, check=True, timeout=30)
+        elif command[0] == "celery":
             start(*command[command.index("-Q") + 1].split(","))
         else:
             assert command[0] == "agentrun"
@@ -76,3 +82,9 @@ def heal(cli: Cli, start: Callable[..., Node]) -> Callable[[dict[str, Any]], Non
             assert said.code == 0, said.err
 
     return done
+
+
+def cancel(node: Node, queue: str) -> None:
+    """Have a worker consume a queue no longer, as an operator does by a slip of the hand."""
+    (answer,) = node.app.control.cancel_consumer(queue, destination=[node.hostname()], reply=True, timeout=10, limit=1)
+    assert "ok" in answer[node.hostname()]

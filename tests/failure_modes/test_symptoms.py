@@ -16,8 +16,10 @@ from agentrun import Client, Settings
 from agentrun.testing import until
 from agentrun.testing.clock import Clock
 from agentrun.testing.nodes import Node
+from agentrun.testing.proxy import Proxy
 from tests.cli.conftest import Cli
 from tests.doctor.conftest import Doctor
+from tests.failure_modes.conftest import cancel
 from tests.failure_modes.outside import QUEUE
 
 pytestmark = [pytest.mark.processes, pytest.mark.settings(lease_seconds=1.2, heartbeat_seconds=0.3, sweep_seconds=60)]
@@ -191,3 +193,85 @@ def test_two_pools_in_one_namespace_are_named_until_one_has_its_own(
     assert mistaken.terminate() == 0
     start(settings=green.model_copy(update={"namespace": "green"}), imports=["tests.bodies.basic"])
     assert doctor() == {"exit": 0}
+
+
+def test_a_worker_that_lives_and_does_not_consume_is_named_and_consumes_again(
+    client: Client, clock: Clock, cli: Cli, doctor: Doctor, start: Start, heal: Heal
+) -> None:
+    """A: its consumer was cancelled, and it beats."""
+    deaf = start()
+    cancel(deaf, "agentrun")
+    run_id = client.enqueue("greets", "Ada")
+    clock.travel(minutes=4)
+    cli("sweep")
+    found = until(lambda: doctor().get("deaf_worker"), 10)
+    assert f"`{deaf.hostname()}` takes nothing: its consumer of the queue was cancelled" in found["cause"]
+    assert (found["severity"], client.status(run_id).status) == ("error", "queued")
+    shown = cli("show", str(run_id), "--json").json
+    assert (shown["heal"], found["cause"] in shown["why"]) == (found["heal"], True)
+    heal(found)
+    assert client.result(run_id, timeout=20) == "hello Ada"
+    assert "deaf_worker" not in doctor()
+
+
+@pytest.mark.slow
+@pytest.mark.settings(sweep_seconds=1)
+def test_a_worker_whose_children_idle_while_runs_stand_is_named_and_restarted(
+    client: Client, clock: Clock, doctor: Doctor, start: Start, heal: Heal
+) -> None:
+    """A: a pool of processes, of which the one that consumes cannot say that it was told not to."""
+    deaf = start(pool="prefork", concurrency=2)
+    cancel(deaf, "agentrun")
+    run_id = client.enqueue("greets", "Ada")
+    found = until(lambda: doctor().get("deaf_worker"), 40)
+    assert f"`{deaf.hostname()}` takes nothing" in found["cause"]
+    assert found["heal"] == f"kill -TERM {deaf.pid}"
+    heal(found)
+    assert deaf.wait_exit(20) == 0
+    start(pool="prefork", concurrency=2)
+    assert client.result(run_id, timeout=20) == "hello Ada"
+    assert "deaf_worker" not in doctor()
+
+
+@pytest.mark.slow
+@pytest.mark.settings(sweep_seconds=1)
+def test_a_worker_whose_connection_to_redis_went_deaf_is_named_until_it_hears_again(
+    client: Client, cli: Cli, doctor: Doctor, settings: Settings, start: Start
+) -> None:
+    """A: nothing that Redis says reaches it, and no connection breaks."""
+    with Proxy(settings.require_broker()) as line:
+        deaf = start(settings=settings.model_copy(update={"broker_url": line.url}))
+        client.result(client.enqueue("greets", "Ada"), timeout=20)
+        line.hold_answers()
+        run_id = client.enqueue("greets", "Grace")
+        found = until(lambda: cli("sweep").code == 0 and doctor().get("deaf_worker"), 40)
+        assert f"`{deaf.hostname()}` takes nothing" in found["cause"]
+        assert found["heal"] == f"kill -TERM {deaf.pid}"
+        line.cut()
+        until(lambda: cli("sweep").code == 0 and client.status(run_id).status.final, 20)
+        assert "deaf_worker" not in doctor()
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_tells_whether_it_has_room_and_since_when_it_took_nothing(
+    pool: str, client: Client, cli: Cli, start: Start, say: Say, happened: Happened
+) -> None:
+    """A: a busy worker is not a deaf one."""
+
+    def told(free: bool) -> dict[str, Any]:
+        def about() -> dict[str, Any] | None:
+            said = [each["about"] for each in cli("workers", "--json").json["workers"]]
+            return next((each for each in said if (each["free"] is not None) is free), None)
+
+        return until(about, 20)
+
+    node = start("agentrun", "gpu", pool=pool, concurrency=1)
+    assert told(free=True)["cancelled"] == ([] if pool == "threads" else None)
+    run_id = client.enqueue("holds")
+    happened(run_id, "held")
+    busy = told(free=False)
+    assert busy["took"]["agentrun"] < busy["took"]["gpu"]
+    say("go on")
+    assert client.result(run_id, timeout=20) == "held"
+    node.app.send_task("celery.accumulate", args=[1], queue="gpu")
+    until(lambda: (took := told(free=True)["took"])["gpu"] < took["agentrun"], 20)

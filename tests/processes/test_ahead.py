@@ -34,7 +34,8 @@ def process(settings: Settings, client: Client, kinds: Any) -> Iterator[Process]
 @pytest.fixture
 def receive(process: Process) -> Callable[..., None]:
     def received(run_id: UUID | str, *, slots: int = 1, rate: Any = None, **request: Any) -> None:
-        message = {"name": WAKE, "eta": None, "id": "message", "args": [str(run_id)], "kwargs": {}} | request
+        message = {"name": WAKE, "eta": None, "id": "message", "args": [str(run_id)], "kwargs": {}}
+        message |= {"delivery_info": {"routing_key": "agentrun"}} | request
         pool = TaskPool(limit=1)
         pool.limit = slots
         process._slots = Slots(pool, None, [WAKE])

@@ -55,14 +55,15 @@ ALTER TABLE agentrun.runs DROP CONSTRAINT runs_pkey CASCADE;
 DROP INDEX agentrun.runs_created, agentrun.runs_of_kind;
 INSERT INTO agentrun.runs
        (id, namespace, kind, status, reason, request, result, queue, epoch, created_at, finished_at, owner, parent_id,
-        tags)
+        tags, attributes)
 SELECT ('0' || lpad(to_hex(n), 31, '0'))::uuid, 'default',
        CASE WHEN n % 100000 = 5 THEN 'rare' WHEN n % 2 = 1 THEN 'another' ELSE 'k' END,
        CASE WHEN n % 1000 = 1 THEN 'failed' ELSE 'completed' END,
        CASE WHEN n % 1000 = 1 THEN 'not_retryable' ELSE 'completed' END, '1', '1', 'agentrun', 1,
        now() - n * interval '1 s', now() - n * interval '1 s', CASE WHEN n % 1000 = 2 THEN 'ann' END,
        CASE WHEN n % 1000 = 3 THEN '{parent}'::uuid END,
-       CASE WHEN n % 1000 = 4 THEN ARRAY['rare'] ELSE ARRAY[]::text[] END
+       CASE WHEN n % 1000 = 4 THEN ARRAY['rare'] ELSE ARRAY[]::text[] END,
+       CASE WHEN n % 10 = 6 THEN jsonb_build_object('shop', n / 100, 'plan', 'gold') ELSE '{{}}' END
 FROM generate_series(1, {finished}) AS n;
 INSERT INTO agentrun.runs (id, namespace, kind, status, request, queue, due_at)
 SELECT ('1' || lpad(to_hex(n), 31, '0'))::uuid, 'default', 'k', 'queued', '1',
@@ -217,6 +218,38 @@ def one_run(database: Database, status: str) -> dict[str, Any]:
         row = connection.execute("SELECT id FROM agentrun.runs WHERE status = %s LIMIT 1", [status]).fetchone()
     assert row is not None
     return {"run_id": row["id"], "run_ids": [row["id"]], "by": "worker:test:1", "lease": 30.0, "options": None}
+
+
+BY_ATTRIBUTE = [
+    # With up to 512 pages of what came last, which PostgreSQL sorts in when it vacuums.
+    ('{"shop": 77}', "runs_attributes", 800),
+    # Past 100,000 queued ones, which have none.
+    ('{"plan": "gold"}', "runs_created", 5_000),
+]
+
+
+@pytest.mark.parametrize(("attributes", "index", "pages"), BY_ATTRIBUTE, ids=["rare", "frequent"])
+def test_runs_with_an_attribute_are_found_by_whichever_index_is_sooner_there(
+    full: Database, attributes: str, index: str, pages: int
+) -> None:
+    given = {"attributes": attributes}
+    statement = reads.listing(given)
+    plan = explained(full, statement, {"namespace": "default", "limit": 50} | given, generic=False)
+    assert index in {node.get("Index Name") for node in nodes(plan)}, plan
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= pages, plan
+    assert statement.by_values
+
+
+def test_what_is_planned_for_its_values_is_planned_each_time(full: Database) -> None:
+    statement, params = reads.listing({"tag": "rare"}), {"namespace": "default", "limit": 1, "tag": "rare"}
+    with contextlib.closing(Database(full.url, name="agentrun once", max_connections=1)) as database:
+        for _ in range(8):
+            assert len(database.rows(statement, params)) == 1
+            database.rows(reads.FACTS, {"run_id": PARENT, "epoch": 1})
+        with database.connection() as connection:
+            prepared = connection.execute("SELECT statement FROM pg_prepared_statements").fetchall()
+    assert len(prepared) == 1, "the other one was prepared"
+    assert "array_append" not in prepared[0]["statement"]
 
 
 @pytest.mark.parametrize("generic", [False, True], ids=["custom plan", "generic plan"])
