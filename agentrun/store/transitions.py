@@ -40,7 +40,6 @@ from agentrun.store.mover import (
     LEASE,
     RUN_ID,
     RUNNING,
-    STILL_OPEN,
     WAKE_COLUMNS,
     closed_waits,
     final_statement,
@@ -190,7 +189,7 @@ def _complete_many() -> Statement:
 
 
 def _continue() -> Statement:
-    """Completes a run and bears its continuation, which inherits who waits for it. Refuses as `settle` does.
+    """Completes a run and bears its continuation, which inherits who waits for it, or did. Refuses as `settle` does.
 
     Where the run had a deadline, its continuation has as long.
     """
@@ -218,12 +217,8 @@ def _continue() -> Statement:
         **{name: row.c[name] for name in same},
     }
     born = insert(runs).from_select(list(values), select(*values.values()).select_from(row)).cte("born")
-    followed = (
-        update(waits)
-        .where(waits.c.child_id == row.c.id, STILL_OPEN)
-        .values(child_id=param("next_id", UUID))
-        .cte("followed")
-    )
+    # Also a wait that is closed or was answered: its run may be redriven, and then asks what this run came to.
+    followed = update(waits).where(waits.c.child_id == row.c.id).values(child_id=param("next_id", UUID)).cte("followed")
     return statement("continue_as_new", row, told(row, EventType.SETTLED), born, followed)
 
 
