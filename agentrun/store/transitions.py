@@ -361,7 +361,7 @@ def _redrive() -> Statement:
 
 
 def _reopened_waits(moved: CTE) -> CTE:
-    """What was asked and never answered is asked still; a remote step may have ended since its run did."""
+    """What was asked and never answered is asked still, and told again; a remote step may have ended since its run did."""
     ended = exists().where(
         steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, steps.c.finished_at.is_not(None)
     )
@@ -372,7 +372,7 @@ def _reopened_waits(moved: CTE) -> CTE:
     return (
         update(waits)
         .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED), ~ended, ~lost)
-        .values(status=word(WaitStatus.OPEN), resolved_at=null())
+        .values(status=word(WaitStatus.OPEN), resolved_at=null(), remind_at=now())
         .cte("reopened")
     )
 
