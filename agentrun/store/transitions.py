@@ -361,7 +361,7 @@ def _redrive() -> Statement:
 
 
 def _reopened_waits(moved: CTE) -> CTE:
-    """What was asked and never answered is asked still, and told again; a remote step may have ended since its run did."""
+    """What was asked and never answered is asked still, and told again. A remote step may have ended since."""
     ended = exists().where(
         steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, steps.c.finished_at.is_not(None)
     )
