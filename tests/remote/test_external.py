@@ -129,6 +129,17 @@ def test_a_retryable_failure_uses_up_a_try_after_its_backoff(here: Here) -> None
     assert here.client.fail_step(again.token, "away", retryable=True) == "failed"
 
 
+@pytest.mark.parametrize("after", [1e18, float("inf"), float("nan"), -1.0])
+def test_a_try_after_a_time_that_never_comes_is_refused_and_the_step_stays_with_its_taker(
+    here: Here, after: float
+) -> None:
+    run_id = here.parked("elsewhere", {"retries": 2})
+    taken = here.client.take_step(run_id, by="reviewer")
+    with pytest.raises(InvalidRequest, match="retry_after must be 0 seconds to 10 years"):
+        here.client.fail_step(taken.token, "away", retryable=True, retry_after=after)
+    assert here.client.fail_step(taken.token, "away", retryable=True, retry_after=1) == "retried"
+
+
 def test_a_write_that_fails_without_a_word_on_what_happened_is_interrupted(here: Here) -> None:
     run_id = here.parked("elsewhere", {"effect": "non_idempotent_write", "retries": 3})
     taken = here.client.take_step(run_id, by="bank")
