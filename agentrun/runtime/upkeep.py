@@ -209,12 +209,22 @@ class Sweep:
             if due <= depth:
                 continue
             params = self._scope | {"queue": queue, "grace": GRACE_SECONDS, "limit": min(due - depth, batch)}
-            wakes = [Wake.of(lost, cause="sweep") for lost in self._database.rows(sweeping.DUE, params)]
-            left = min(due - depth - len(wakes), STEPS_TO_A_RUN * batch)
+            oldest = self._database.rows(sweeping.DUE, params)
+            wakes = [Wake.of(lost, cause="sweep") for lost in self._with_known(oldest, params)]
+            left = min(due - depth - len(oldest), STEPS_TO_A_RUN * batch)
             if left > 0:
                 offered = self._database.rows(OFFERED_DUE, params | {"limit": left})
                 wakes += [Wake.of_step(lost, cause="redispatch") for lost in offered]
             self.found.woken += self._publisher.wake(*wakes)
+
+    def _with_known(self, oldest: list[type_of_row], params: Mapping[str, Any]) -> list[type_of_row]:
+        """And, where there are more than those, the oldest that somebody takes: runs whose kind nobody knows stay due,
+        and would hold up what came after them for as long as that is so."""
+        if len(oldest) < params["limit"]:
+            return oldest
+        there = {row["id"] for row in oldest}
+        known = self._database.rows(sweeping.DUE_AND_KNOWN, params)
+        return oldest + [row for row in known if row["id"] not in there]
 
     def _count(self, statement: Statement, queue: str, most: int) -> int:
         row = self._database.row(statement, self._scope | {"queue": queue, "limit": most})

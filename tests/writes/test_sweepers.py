@@ -112,3 +112,22 @@ def test_a_restart_of_postgres_in_the_middle_of_a_sweep_loses_nothing(
     thread.join(30)
     assert told(look) == Counter(claimed=50, lease_lost=50, reaped=50)
     assert len(ids) == 50
+
+
+@pytest.mark.settings(sweep_batch=5)
+def test_runs_whose_kind_nobody_knows_hold_up_no_run_whose_wake_was_lost(
+    settings: Settings, database: Database, publisher: RecordingPublisher, rows: Rows, look: Look
+) -> None:
+    """They stay due, and are older; however many sweeps there are, none came to what is behind them."""
+    unknown = [rows.queued(kind="withdrawn") for _ in range(6)]
+    lost = rows.queued(kind="known")
+    look("UPDATE agentrun.runs SET due_at = now() - interval '1 hour' WHERE kind = 'withdrawn'")
+    look("UPDATE agentrun.runs SET due_at = now() - interval '1 minute' WHERE kind = 'known'")
+    look(
+        "INSERT INTO agentrun.processes (id, namespace, name, kinds, queues)"
+        " VALUES (gen_random_uuid(), 'default', 'w', '{known}', '{agentrun}')"
+    )
+    found = Sweep(settings, database, publisher, by="sweep:test").run()
+    woken = [wake.run_id for wake in publisher.wakes]
+    assert (len(woken), found.woken, woken.count(lost)) == (6, 6, 1)
+    assert set(woken) - {lost} < set(unknown)
