@@ -65,7 +65,9 @@ class External:
         key = key or self._only_offered(run)
         token = _token(run_id, key)
         params = {"run_id": run_id, "key": key, "by": name, "token_digest": token_digest(token)}
+        # Sent twice over a broken connection, the second finds what the first has taken: the token is nobody else's.
         row = self._database.row(taking.TAKE_EXTERNAL, self._namespace | params)
+        row = row or self._database.row(taking.TAKE_LANDED, params)
         if row is None:
             raise self._why_not_taken(run_id, key)
         return TakenStep(
