@@ -170,7 +170,8 @@ _UNREADABLE = rf"\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 def text_in(document: ColumnElement[Any], name: str) -> ColumnElement[Any]:
     """A member, as text, of a JSON document that may hold what is no text in PostgreSQL, in this member or any other:
     PostgreSQL stores it, and takes nothing at all out of such a document."""
-    bad, good = literal_column(f"'{_UNREADABLE}'"), literal_column(r"'\ufffd'")
+    bad: ColumnElement[str] = literal_column(f"'{_UNREADABLE}'")
+    good: ColumnElement[str] = literal_column(r"'\\ufffd'")
     readable = func.regexp_replace(cast(document, Text), bad, good, literal_column("'g'"))
     return cast(readable, JSON).op("->>")(word(name))
 
