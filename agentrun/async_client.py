@@ -186,15 +186,14 @@ class AsyncClient:
         return await asyncio.get_running_loop().run_in_executor(None, lambda: self._client.drain(within=within))
 
     async def aclose(self) -> None:
-        """As Client.close. Calls under way go on to their end; a wait ends when it looks the next time."""
-        await asyncio.get_running_loop().run_in_executor(None, self._let_go)
+        """As Client.close. Calls under way go on to their end; a wait ends at once."""
+        loop, held = asyncio.get_running_loop(), self._client.held
+        await loop.run_in_executor(None, self._client.drain)
         self._closed = True
+        held.hints.closing.tell()
+        # Not the client's own `close`: that would refuse the calls that were asked for and have no thread yet.
+        await loop.run_in_executor(None, held.close)
         self._threads.shutdown(wait=False)
-
-    def _let_go(self) -> None:
-        # Not `close`: that would refuse the calls that were asked for and have no thread yet.
-        self._client.drain()
-        self._client.held.close()
 
     async def __aenter__(self) -> AsyncClient:
         self._refuse_closed()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from agentrun.broker import CeleryPublisher
 from agentrun.clients.answering import Answering
-from agentrun.clients.base import Asking, Held
+from agentrun.clients.base import Asking, Held, require_servers
 from agentrun.clients.operating import Operating
 from agentrun.clients.producing import Producing
 from agentrun.clients.reading import Reading
@@ -42,7 +42,7 @@ class Client(Producing, Reading, Answering, Operating):
         given = {"database_url": database_url, "broker_url": broker_url, "namespace": namespace}
         overrides = {name: value for name, value in given.items() if value is not None}
         self.settings = settings.model_copy(update=overrides) if settings is not None else Settings(**overrides)
-        self.settings.require_broker()
+        require_servers(self.settings)
         self._strict = dispatch_failure == "fail"
         self.held = Held(self.settings, CeleryPublisher(self.settings), kinds)
         self.asking = Asking(self.held)
@@ -72,12 +72,12 @@ class Client(Producing, Reading, Answering, Operating):
     def close(self) -> None:
         """Hand back what still executes here (see `drain`), then close connections and threads. Twice does no harm.
 
-        Calls under way go on to their end; a `run` is handed back (RunFailed), and a wait ends when it looks the next
-        time (NotAllowed), after 5 seconds at most.
+        Calls under way go on to their end; a `run` is handed back (RunFailed), and a wait ends at once (NotAllowed).
         """
         # What executes here may call this client until it is handed back.
         self.drain()
         self.held.closed = True
+        self.held.hints.closing.tell()
         self.held.close()
 
     def __enter__(self) -> Client:

@@ -1,4 +1,4 @@
-"""Where a worker's time goes: its workload in this process, without Celery, under cProfile; then what it asked of SQL.
+"""Where a worker's time goes: its workload in this process, without Celery; its batches, cProfile, and its SQL.
 
 The profile slows everything down about twofold, so the rate is taken from a pass without it.
 """
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.segment import run_segment
+from bench.batches import Watched, show
 from bench.common import FULL, Bench
 from bench.statements import counted
 
@@ -41,7 +42,7 @@ def profile(bench: Bench, name: str, *, runs: int | None, in_flight: int, lines:
             bench.clear()
             ids = client.enqueue_many(kind, [request] * count, queue=FULL)
             began = time.monotonic()
-            engine.submit(_all(engine, ids, in_flight)).result()
+            engine.submit(side_by_side(engine, ids, in_flight)).result()
             seconds = time.monotonic() - began
             bench.finish_times(count)
             return seconds
@@ -54,6 +55,9 @@ def profile(bench: Bench, name: str, *, runs: int | None, in_flight: int, lines:
         console.print(
             f"processor time a write: {1e6 * ours / writes:.0f} µs here, {1e6 * backend / writes:.0f} µs in SQL"
         )
+        with Watched(engine.writer).watching() as batches:
+            passed()
+        show(console, batches)
         _print_profile(_profiled(engine, passed), lines)
         with counted(bench.servers) as statements:
             passed()
@@ -68,7 +72,8 @@ def _cost(bench: Bench, engine: Engine) -> tuple[float, float, int, int]:
     return time.process_time(), times.user + times.system, engine.writer.writes, engine.writer.batches
 
 
-async def _all(engine: Engine, ids: list[UUID], in_flight: int) -> None:
+async def side_by_side(engine: Engine, ids: list[UUID], in_flight: int) -> None:
+    """Execute all of them, so many at once."""
     slots = asyncio.Semaphore(in_flight)
 
     async def one(run_id: UUID) -> None:

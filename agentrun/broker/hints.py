@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from agentrun.broker.closing import Closing
 from agentrun.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Hints:
         self._timeout = settings.publish_timeout_seconds
         self._redis: Redis | None = None
         self._away_until = 0.0
+        self.closing = Closing()
 
     @property
     def possible(self) -> bool:

@@ -49,13 +49,16 @@ class CeleryPublisher:
         self._ending = threading.Lock()
 
     def wake(self, *wakes: Wake) -> int:
-        """Send wakes; returns how many were sent. Stops at the first failure: the rest is the sweep's."""
+        """Send wakes; returns how many were sent. Stops at the first failure: the rest is the sweep's.
+
+        But for a strict one: its run is its caller's to settle, who tells of it.
+        """
         sent = 0
         if not wakes:
             return sent
         with self._lock:
             if time.monotonic() < self._away_until:
-                self._left += len(wakes)
+                self._left += _for_the_sweep(wakes)
                 return 0
             self._tell_left()
             try:
@@ -63,8 +66,9 @@ class CeleryPublisher:
                     self._send_all(batch)
                     sent += len(batch)
             except _away() as error:
-                log.warning("a wake could not be sent (%s); the sweep will send it", type(error).__name__)
-                self._left = len(wakes) - sent - 1
+                what_now = "strict dispatch: its run fails" if wakes[sent].strict else "the sweep will send it"
+                log.warning("a wake could not be sent (%s); %s", type(error).__name__, what_now)
+                self._left = _for_the_sweep(wakes[sent + 1 :])
                 # While the broker is away, callers are not made to wait for it one by one.
                 self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
                 self._drop()
@@ -215,6 +219,10 @@ class CeleryPublisher:
             ended, self._ended = self._ended, []
         self._hints.settled(*ended)
         self._hinted = time.monotonic()
+
+
+def _for_the_sweep(wakes: Sequence[Wake]) -> int:
+    return sum(not wake.strict for wake in wakes)
 
 
 def _away() -> tuple[type[Exception], ...]:

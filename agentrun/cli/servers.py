@@ -54,7 +54,7 @@ class Servers:
             for server in self.embedded:
                 server.guard_holds = (self.lock,)
                 server.start()
-            self._home.announce(self.database_url, self.broker_url)
+            self._home.announce(self.database_url, self.broker_url, self._given.namespace)
             undo.pop_all()
         return self
 

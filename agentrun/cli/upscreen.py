@@ -48,11 +48,13 @@ def found(error: AlreadyRunning, *, as_json: bool) -> None:
     """Another `up` has the state folder: say where its servers are."""
     running = error.running
     screen.refuse(str(error))
-    urls = {"database_url": running.database_url, "broker_url": running.broker_url}
+    said = {"database_url": running.database_url, "broker_url": running.broker_url, "namespace": running.namespace}
     if as_json:
-        screen.show_json({"pid": running.pid, "state_dir": str(error.state_dir), **urls})
-    else:
-        screen.show(*_exports({f"{PREFIX}{name.upper()}": url for name, url in urls.items()}))
+        screen.show_json({"pid": running.pid, "state_dir": str(error.state_dir), **said})
+        return
+    if running.namespace == "default":
+        del said["namespace"]
+    screen.show(*_exports({f"{PREFIX}{name.upper()}": value for name, value in said.items()}))
 
 
 def _where(plan: Up) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from agentrun.broker.hints import Hints
 from agentrun.core.actors import Actor
-from agentrun.core.errors import InvalidRequest, NotAllowed
+from agentrun.core.errors import ConfigurationError, InvalidRequest, NotAllowed
 from agentrun.core.wake import Publisher
 from agentrun.runtime.answers import Answers
 from agentrun.runtime.asked import Asked
@@ -152,6 +152,33 @@ def _hand_back(there: weakref.ref[Engine], process_id: int) -> None:
         engine.drain(within=LAST_SECONDS)
         engine.idle(LAST_SECONDS)
         engine.publisher.close()
+
+
+def require_servers(settings: Settings) -> None:
+    """Raises ConfigurationError where a URL is not set.
+
+    With neither set it tells of this user's `agentrun up`, if one runs: a program uses no servers that nobody has
+    named, and no message holds their passwords.
+    """
+    if settings.database_url is None and settings.broker_url is None and (up := _process_of_up()) is not None:
+        raise ConfigurationError(
+            f"AGENTRUN_DATABASE_URL and AGENTRUN_BROKER_URL are not set. Your `agentrun up` runs here (process {up}), "
+            'but a program uses only servers that it is told of; for these, run `eval "$(agentrun up)"` in its shell: '
+            "a second `up` starts nothing, and prints the `export` lines"
+        )
+    settings.require_broker()
+    settings.require_database()
+
+
+def _process_of_up() -> int | None:
+    # Whoever has set the URLs needs none of it.
+    from agentrun.embedded import EmbeddedError, find_running
+
+    try:
+        running = find_running()
+    except EmbeddedError:  # another user's state folder: then nothing of ours runs
+        return None
+    return running.pid if running is not None else None
 
 
 def as_uuid(value: RunId) -> UUID:

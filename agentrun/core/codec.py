@@ -17,6 +17,8 @@ from agentrun.core.errors import InvalidRequest, InvalidResult, TooLarge
 PLAIN = (type(None), bool, int, str)
 """Values of these very types are the same JSON whatever declares them, and come back as they were."""
 
+_ANYTHING = TypeAdapter[Any](Any)
+
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _AMBIGUOUS = re.compile(r"\s|\\|\{[^}]|\d[.eE]|-0")
 """What can be written in more than one way: blanks, escapes, keys, fractions, minus zero."""
@@ -38,7 +40,11 @@ def encode(value: Any, *, what: str) -> str:
         text = to_json(value, inf_nan_mode="strings").decode()
         if type(value) in PLAIN or "null" not in text:
             return text
-        return _in_words(to_jsonable_python(value, inf_nan_mode="strings"), text)
+        return _in_words(
+            text,
+            lambda: _ANYTHING.dump_python(value, warnings=False),
+            lambda: to_jsonable_python(value, inf_nan_mode="strings"),
+        )
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"{what} cannot be stored as JSON: {_unwritable(error)}; pass JSON values, pydantic models or dataclasses"
@@ -66,7 +72,11 @@ def dumped(adapter: TypeAdapter[Any], value: Any, *, warnings: Literal[False, "e
     if "null" not in text:
         return text
     # A model writes null for a NaN, whatever the adapter says. In Python's own values it is still there.
-    return _in_words(adapter.dump_python(value, mode="json", warnings=False), text)
+    return _in_words(
+        text,
+        lambda: adapter.dump_python(value, warnings=False),
+        lambda: adapter.dump_python(value, mode="json", warnings=False),
+    )
 
 
 def checked_result(adapter: TypeAdapter[Any], value: Any, *, of: str) -> str:
@@ -144,12 +154,44 @@ def within(text: str, limit: int, *, what: str, setting: str) -> str:
     return text
 
 
-def _in_words(value: Any, text: str) -> str:
-    """`text`, with words in place of the nulls that stand for numbers that JSON does not know."""
-    said = to_json(value, inf_nan_mode="strings").decode()
+def _in_words(text: str, plain: Callable[[], Any], jsonable: Callable[[], Any]) -> str:
+    """`text`, with words in place of the nulls that stand for numbers that JSON does not know.
+
+    `plain` has all numbers, and JSON may be made of it otherwise than the model has it (bytes, say); `jsonable` is as
+    the model has it, and of what a field of `Any` holds, the numbers are null there too. Raises ValueError where one
+    stays null.
+    """
+    numbers = plain()
+    said = _same_but_for_words(numbers, text)
+    if said is not None:
+        return said
+    said = _same_but_for_words(jsonable(), text) or text
+    if _lost(numbers, json.loads(said)):
+        raise ValueError("NaN or an infinity in it would become null")
+    return said
+
+
+def _same_but_for_words(value: Any, text: str) -> str | None:
+    try:
+        said = to_json(value, inf_nan_mode="strings").decode()
+    except PydanticSerializationError:
+        return None
     # What can be gone through once (a generator) has nothing left to say the second time.
-    same = said != text and _WORDS.sub("null", said) == _WORDS.sub("null", text)
-    return said if same else text
+    return said if said == text or _WORDS.sub("null", said) == _WORDS.sub("null", text) else None
+
+
+def _lost(value: Any, stored: Any) -> bool:
+    """Whether a number that JSON does not know is null in what is stored."""
+    match value, stored:
+        case float(), None:
+            return True
+        case dict(), dict():
+            members, others = cast("dict[Any, Any]", value), cast("dict[str, Any]", stored)
+            return any(_lost(member, others[name]) for name, member in members.items() if name in others)
+        case ((list() | tuple()), list()):
+            return any(map(_lost, cast("list[Any]", value), cast("list[Any]", stored)))
+        case _:
+            return False
 
 
 _NOT_TEXT = "bytes that are not UTF-8"

@@ -20,6 +20,8 @@ class Wake:
     delay: float = 0.0
     cause: str = "enqueue"
     step_key: str | None = None
+    strict: bool = False
+    """Strict dispatch: where it cannot be sent now, its run is settled as failed, and is left to no sweep."""
 
     @classmethod
     def of_step(cls, row: Mapping[str, Any], *, delay: float = 0.0, cause: str) -> Wake:

@@ -27,6 +27,7 @@ class Running:
     pid: int
     database_url: str
     broker_url: str
+    namespace: str = "default"
 
 
 def default_state_dir() -> Path:
@@ -93,11 +94,11 @@ class Home:
             os.close(self._lock)
             self._lock = None
 
-    def announce(self, database_url: str, broker_url: str) -> None:
-        """Tell other processes where the servers are."""
+    def announce(self, database_url: str, broker_url: str, namespace: str = "default") -> None:
+        """Tell other processes where the servers are, and in which namespace whoever started them works."""
         draft = self._note.with_suffix(".new")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(asdict(Running(os.getpid(), database_url, broker_url)), file)
+            json.dump(asdict(Running(os.getpid(), database_url, broker_url, namespace)), file)
         draft.rename(self._note)
 
     def note(self) -> Running | None:

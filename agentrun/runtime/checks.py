@@ -27,9 +27,13 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 def checked_name(what: str, value: object) -> str:
     """A kind, queue, key, tag or owner: 1 to 200 printable characters."""
-    if not isinstance(value, str) or not value or len(value) > LONGEST_NAME or not value.isprintable():
+    if not _is_name(value):
         raise InvalidRequest(f"{what} must be 1 to {LONGEST_NAME} printable characters, not {_shown(value)}")
     return value
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
 
 
 def _are_several(values: object) -> TypeGuard[Iterable[object]]:
@@ -49,6 +53,18 @@ def checked_requests(values: object) -> list[object]:
     if not _are_several(values):
         raise InvalidRequest(f"requests must be a list, one for each run, not {type(values).__name__}")
     return list(values)
+
+
+def checked_queue(value: object) -> str | None:
+    """A queue's name, as `celery worker -Q` takes it: that takes names apart at commas; None stays None."""
+    if value is None:
+        return None
+    if not _is_name(value) or "," in value or value != value.strip():
+        raise InvalidRequest(
+            f"queue must be 1 to {LONGEST_NAME} printable characters, without commas and blanks around it, as "
+            f"`celery worker -Q` takes it, not {_shown(value)}; leave it out for the usual queue"
+        )
+    return value
 
 
 def checked_priority(value: object) -> int:
@@ -105,6 +121,13 @@ def checked_lease(value: object) -> float | None:
     if number < SHORTEST_LEASE or not _bearable(number):
         raise InvalidRequest(f"lease_seconds must be {SHORTEST_LEASE:g} second to 10 years, not {_shown(value)}")
     return float(number)
+
+
+def checked_flag(what: str, value: object) -> bool:
+    """Yes or no. A text is neither: "no" would count as a yes."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{what} must be True or False, not {_shown(value)}")
+    return value
 
 
 def checked_attributes(value: object) -> str:

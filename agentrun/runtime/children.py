@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from agentrun.core.codec import decode, encode, within
-from agentrun.runtime.checks import checked_names, checked_priority, checked_seconds
+from agentrun.runtime.checks import checked_attributes, checked_names, checked_priority, checked_seconds
 from agentrun.runtime.kinds import Options, Registry
 from agentrun.settings import Settings
 
@@ -43,7 +43,7 @@ def child_row(
         "child_lease_seconds": options.lease_seconds,
         "child_max_requeues": options.max_requeues,
         "child_tags": checked_names("tag", tags),
-        "child_attributes": encode(dict(attributes), what="attributes"),
+        "child_attributes": checked_attributes(attributes),
         "child_owner": owner,
     }
 

@@ -33,6 +33,7 @@ from agentrun.runtime.checks import (
     checked_name,
     checked_names,
     checked_priority,
+    checked_queue,
     checked_seconds,
 )
 from agentrun.runtime.kinds import Kind, Options, Registry, unknown
@@ -103,7 +104,7 @@ class Commands:
         return {
             "namespace": self.settings.namespace,
             "kind": checked_name("kind", kind),
-            "queue": checked_name("queue", self.settings.queue_of(wishes.queue, options.queue)),
+            "queue": checked_name("queue", self.settings.queue_of(checked_queue(wishes.queue), options.queue)),
             "priority": checked_priority(wishes.priority),
             "delay": checked_seconds("delay", wishes.delay),
             "deadline": checked_seconds("deadline", deadline),
@@ -129,7 +130,7 @@ class Commands:
             row = {"id": params["run_id"]}
         if row is None:
             return self.same_as_before(params, self.database.rows(births.BY_KEYS, params | {"keys": [params["key"]]}))
-        sent = self.publisher.wake(self.wake_of(params))
+        sent = self.publisher.wake(self.wake_of(params, strict=strict))
         if strict and not sent:
             self._settle_undispatched(params["run_id"])
         return row["id"]
@@ -160,11 +161,10 @@ class Commands:
         """A run id: ordered by time, so that the tables' indexes grow at one end."""
         return uuids.uuid7()
 
-    def wake_of(self, params: Mapping[str, Any], *, cause: str = "enqueue") -> Wake:
+    def wake_of(self, params: Mapping[str, Any], *, strict: bool = False) -> Wake:
         """The wake of a row that was stored with these parameters."""
-        return Wake(
-            params["run_id"], params["queue"], params["kind"], params["priority"], params["delay"] or 0.0, cause
-        )
+        run_id, delay = params["run_id"], params["delay"] or 0.0
+        return Wake(run_id, params["queue"], params["kind"], params["priority"], delay, "enqueue", strict=strict)
 
     def same_as_before(self, params: Mapping[str, Any], rows: Sequence[type_of_row]) -> UUID:
         """The run that has the idempotency key. Raises IdempotencyConflict where its request is another one."""

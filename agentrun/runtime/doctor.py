@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from agentrun.core.codec import decode
-from agentrun.runtime.pager import WORKER
+from agentrun.runtime.healing import WORKER, needs
 from agentrun.settings import Settings
 from agentrun.store import diagnosis, episodes
 from agentrun.store.database import Database
@@ -21,7 +21,6 @@ from agentrun.store.watching import OWN_APP
 Row = Mapping[str, Any]
 MOST_STRANDED = 100
 LATE_BEATS, LATE_SECONDS = 3, 15.0
-_THERE = "in its environment, or in a `.env` there"
 
 
 class Severity(StrEnum):
@@ -113,18 +112,6 @@ class Facts:
         """The command that starts a worker of this installation for a queue."""
         return WORKER.format(app=self.app, queue=queue)
 
-    def needs(self, heal: str) -> str | None:
-        """What a command needs beside itself: a worker and its beat their settings, and without its namespace each of
-        them would look into another one."""
-        if "celery" in heal.split():
-            *names, last = ("AGENTRUN_DATABASE_URL", "AGENTRUN_BROKER_URL", "AGENTRUN_IMPORTS", *self._named)
-            return f"{', '.join(names)} and {last} {_THERE}"
-        return f"{self._named[0]} {_THERE}" if self._named and heal.startswith("agentrun ") else None
-
-    @property
-    def _named(self) -> tuple[str, ...]:
-        return () if self.namespace == "default" else (f"AGENTRUN_NAMESPACE={self.namespace}",)
-
     @property
     def queues(self) -> set[str]:
         """The queues that somebody consumes."""
@@ -175,7 +162,11 @@ def namespaces(database: Database) -> list[str]:
 def examined(facts: Facts, checks: Sequence[Check]) -> list[Finding]:
     """What the checks find in one namespace, the worst first."""
     found = [
-        replace(finding, namespace=facts.namespace, needs=finding.needs or facts.needs(finding.heal))
+        replace(
+            finding,
+            namespace=facts.namespace,
+            needs=finding.needs or needs(finding.heal, namespace=facts.namespace),
+        )
         for check in checks
         for finding in check(facts)
     ]

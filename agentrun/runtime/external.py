@@ -20,7 +20,7 @@ from agentrun.core.failures import Failure
 from agentrun.core.records import Redispatched, Run, TakenStep
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
-from agentrun.runtime.checks import checked_name
+from agentrun.runtime.checks import checked_name, checked_seconds
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.luck import luck
 from agentrun.runtime.redispatch import redispatch_run
@@ -65,7 +65,9 @@ class External:
         key = key or self._only_offered(run)
         token = _token(run_id, key)
         params = {"run_id": run_id, "key": key, "by": name, "token_digest": token_digest(token)}
+        # Sent twice over a broken connection, the second finds what the first has taken: the token is nobody else's.
         row = self._database.row(taking.TAKE_EXTERNAL, self._namespace | params)
+        row = row or self._database.row(taking.TAKE_LANDED, params)
         if row is None:
             raise self._why_not_taken(run_id, key)
         return TakenStep(
@@ -107,8 +109,9 @@ class External:
 
         `retryable` uses up one of the step's tries, after its backoff (or `retry_after` seconds). Of a non-idempotent
         write the caller says with `not_applied` that nothing happened outside; without, nobody knows, and the run stops
-        as at any interrupted write. Raises as `complete`.
+        as at any interrupted write. Raises as `complete`; InvalidRequest for a `retry_after` that is no time to come.
         """
+        retry_after = checked_seconds("retry_after", retry_after)
         run_id, key, row = self._taken(token)
         said = within(str(message), 10_000, what="an error's message", setting="a shorter one")[:2_000]
         a_class = FailureClass.CONNECTION if retryable else FailureClass.UNKNOWN
@@ -117,7 +120,7 @@ class External:
         if row["effect"] == Effect.NON_IDEMPOTENT_WRITE and not not_applied:
             became, statement, delay = "interrupted", ending.INTERRUPT, None
         elif retryable and row["attempt"] < policy.get("attempts", 1):
-            pause = backoff_of(policy).delay(row["attempt"] - 1, luck()) if retry_after is None else max(retry_after, 0)
+            pause = backoff_of(policy).delay(row["attempt"] - 1, luck()) if retry_after is None else retry_after
             became, statement, delay = "retried", offering.RETRY, pause
         else:
             became, statement, delay = "failed", ending.FAIL, None

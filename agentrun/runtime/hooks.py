@@ -15,6 +15,7 @@ from typing import Any
 from agentrun.core.alarms import Occasion
 from agentrun.core.codec import decode
 from agentrun.core.errors import ConfigurationError
+from agentrun.runtime.healing import needs
 from agentrun.store import notices
 from agentrun.store.database import Database
 
@@ -52,7 +53,8 @@ def on_stalled(hook: Hook, *, name: str | None = None) -> Hook:
 
     Called once for each episode across all processes, with: id, occasion, run_id, kind, shape, since, age_seconds,
     queue, waiting_on, step (key, name, kind, attempt, redispatch_count, age_seconds, heartbeat_age_seconds; or None),
-    owner, command. No payload is in it. Raises ConfigurationError where another hook has the name.
+    owner, command, needs (of the command, or None). No payload is in it. Raises ConfigurationError where another hook
+    has the name.
     """
     return _register(Occasion.STALLED, hook, name)
 
@@ -61,8 +63,8 @@ def on_dead(hook: Hook, *, name: str | None = None) -> Hook:
     """Register a hook for dead-lettered runs: failed as `not_retryable` or `retries_exhausted`, whoever settled them.
 
     Called once for each such end, with: id, occasion, run_id, kind, reason, failure_class, error_type, step,
-    write_in_flight, owner, queue, since, requeues, crashes, command. Raises ConfigurationError where another hook has
-    the name.
+    write_in_flight, owner, queue, since, requeues, crashes, command, needs (of the command, or None). Raises
+    ConfigurationError where another hook has the name.
     """
     return _register(Occasion.DEAD, hook, name)
 
@@ -108,7 +110,7 @@ def notify(database: Database, namespace: str, *, limit: int) -> int:
             if row is None:
                 break
             tried += 1
-            told += _delivered(database, occasion, row)
+            told += _delivered(database, namespace, occasion, row)
     return told
 
 
@@ -137,8 +139,8 @@ def _hangs(occasion: Occasion, name: str) -> bool:
     return thread is not None
 
 
-def _delivered(database: Database, occasion: Occasion, row: Mapping[str, Any]) -> bool:
-    error = _called(occasion, row["hook"], facts(occasion, row))
+def _delivered(database: Database, namespace: str, occasion: Occasion, row: Mapping[str, Any]) -> bool:
+    error = _called(occasion, row["hook"], facts(occasion, row, namespace=namespace))
     if error is None:
         database.rows(notices.DELIVERED, {"id": row["id"]})
         return True
@@ -149,12 +151,14 @@ def _delivered(database: Database, occasion: Occasion, row: Mapping[str, Any]) -
     return False
 
 
-def facts(occasion: Occasion, row: Mapping[str, Any]) -> dict[str, Any]:
+def facts(occasion: Occasion, row: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:
     """What a hook is called with."""
     said = {"id": f"{occasion}:{row['subject']}:{row['round']}", "occasion": str(occasion), "round": row["round"]}
     told: dict[str, Any] = decode(row["data"]) | said
     if occasion is Occasion.DEAD:
         told["command"] = f"agentrun {'resolve' if told['write_in_flight'] else 'redrive'} {told['run_id']}"
+    if "command" in told:
+        told["needs"] = needs(told["command"], namespace=namespace)
     return told
 
 

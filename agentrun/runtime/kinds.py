@@ -19,7 +19,14 @@ from pydantic import TypeAdapter, ValidationError, create_model
 from agentrun.core.codec import adapter_of, checked_result, encode, explain
 from agentrun.core.errors import ConfigurationError, InvalidRequest, UnknownKind
 from agentrun.core.policy import Backoff
-from agentrun.runtime.checks import checked_attempts, checked_lease, checked_requeues, checked_timeout
+from agentrun.runtime.checks import (
+    checked_attempts,
+    checked_flag,
+    checked_lease,
+    checked_queue,
+    checked_requeues,
+    checked_timeout,
+)
 
 Body = Callable[..., Any]
 B = TypeVar("B", bound=Body)
@@ -262,14 +269,15 @@ def options_of(
     retries: Retries | int | None,
     four_eyes: bool,
 ) -> Options:
-    """What was said of a kind. Raises ConfigurationError that names the kind where a time or a number cannot be one."""
+    """What was said of a kind. Raises ConfigurationError that names the kind and what it cannot be told."""
     try:
         seconds, tried = checked_timeout(timeout), as_retries(retries)
         requeues, lease = checked_requeues(max_requeues), checked_lease(lease_seconds)
+        usual, eyes = checked_queue(queue), checked_flag("four_eyes", four_eyes)
     except InvalidRequest as error:
         raise ConfigurationError(f"kind `{name}`: {error}") from None
     bound = timedelta(seconds=seconds) if seconds is not None else None
-    return Options(queue, requeues, bound, lease, tried, four_eyes)
+    return Options(usual, requeues, bound, lease, tried, eyes)
 
 
 def as_retries(value: Retries | int | None) -> Retries:

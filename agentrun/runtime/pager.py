@@ -13,6 +13,7 @@ from typing import Any, assert_never
 from agentrun.core.alarms import Occasion, Shape
 from agentrun.core.words import StepKind, StepStatus
 from agentrun.runtime import hooks
+from agentrun.runtime.healing import WORKER
 from agentrun.runtime.presence import celery_app
 from agentrun.settings import Settings
 from agentrun.store import episodes
@@ -22,8 +23,6 @@ from agentrun.store.watching import OWN_APP
 PASS = "pager"  # noqa: S105 - the name of its row in `sweeps`
 EVERY_SECONDS = 60.0
 MOST_RUNS = 100
-
-WORKER = "celery -A {app} worker -P threads -c 100 -Q {queue}"
 
 Row = Mapping[str, Any]
 

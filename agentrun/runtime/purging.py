@@ -23,7 +23,7 @@ from agentrun.core.words import FINAL, Status
 from agentrun.runtime.checks import checked_name, checked_seconds
 from agentrun.settings import Settings
 from agentrun.store.database import Database
-from agentrun.store.purge import CLAIM_RETENTION, MARK_RETENTION, PURGE, PURGEABLE
+from agentrun.store.purge import CLAIM_RETENTION, FORGET_SPEND, MARK_RETENTION, PURGE, PURGEABLE
 
 BATCH = 500
 """How many runs one transaction looks at."""
@@ -71,6 +71,8 @@ def purge(
         may_operate(actor)
     params = _params(older_than, status, kind, dead, batch) | {"namespace": settings.namespace}
     sum_of = Purged()
+    if not dry_run:
+        database.rows(FORGET_SPEND, params)
     for once in _passes(database, params, dry_run=dry_run):
         sum_of += once
         told(sum_of)
@@ -90,6 +92,7 @@ def retain(database: Database, settings: Settings, *, by: str) -> int:
     if mine is None:
         return 0
     params = _params(settings.retention_days * DAY, None, None, False, BATCH) | scope
+    database.rows(FORGET_SPEND, scope)
     look = _look(database, params, _place_in(decode(mine["found"]) or {}))
     found = {"purged": look.purged.runs} | ({"after": _told_place(look.place)} if look.looked == BATCH else {})
     database.rows(MARK_RETENTION, scope | {"found": json.dumps(found)})

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from agentrun.core.codec import adapter_of, checked_result, encode, explain
 from agentrun.core.errors import ConfigurationError, InvalidRequest, UnknownKind
 from agentrun.core.words import Effect
+from agentrun.runtime.checks import checked_queue
 from agentrun.runtime.effects import UNDECLARED, Declared, as_effect, declared
 from agentrun.runtime.kinds import plain_request, spread_request, unknown
 
@@ -134,7 +135,8 @@ def remote_step(
     which is never repeated. `reconcile(idempotency_key)` is asked about an interrupted write. `queue` is where bodies
     offer it that name none.
 
-    Raises ConfigurationError where the signature cannot be used or the name is taken, ValueError for what is no effect.
+    Raises ConfigurationError where the signature or the queue cannot be used or the name is taken, ValueError for what
+    is no effect.
     """
     said = as_effect(effect) if effect is not None else None
 
@@ -165,12 +167,19 @@ def _step_of(
         name=name,
         function=function,
         declares=declares,
-        queue=queue,
+        queue=_queue_of(name, queue),
         input=spread_request(name, takes, hints) if spread else plain_request(takes, hints),
         result=adapter_of(type(None) if result is None else result),
         takes=tuple(parameter.name for parameter in takes),
         spread=spread,
     )
+
+
+def _queue_of(name: str, queue: str | None) -> str | None:
+    try:
+        return checked_queue(queue)
+    except InvalidRequest as error:
+        raise ConfigurationError(f"remote step `{name}`: {error}") from None
 
 
 def _source(function: Callable[..., Any]) -> str:

@@ -101,8 +101,10 @@ async def _held_segment(
     finally:
         engine.heartbeat.drop(lease)
         engine.writer.forget(lease.run_id, lease.epoch)
-        executing = engine.executing.pop(lease.run_id, None)
-        if executing is not None:
+        executing = engine.executing.get(lease.run_id)
+        # A later segment of the same run, in this same process, may have come after it.
+        if executing is not None and executing.lease is lease:
+            del engine.executing[lease.run_id]
             executing.ended.set()
 
 
@@ -244,6 +246,9 @@ async def _execute(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps
         return Stopped(HandedBack())
     task = asyncio.ensure_future(ending_of_body(engine, kind, claimed, steps, waits))
     loop = asyncio.get_running_loop()
+    before = engine.executing.get(steps.lease.run_id)
+    if before is not None:
+        before.ended.set()
     engine.executing[steps.lease.run_id] = Executing(steps.lease, task, steps.let_go)
 
     def stop(ending: StopSegment) -> None:

@@ -154,11 +154,14 @@ async def _continued(engine: Engine, claimed: Mapping[str, Any], lease: Lease, r
     except AgentrunError as error:
         return await _failed(engine, claimed, lease, describe(error))
     next_id = uuid.uuid5(lease.run_id, "continuation")
-    params = {"request": text, "next_id": next_id}
+    params = {"request": text, "next_id": next_id, "resolutions": claimed["resolutions"]}
     said = {"status": "completed", "reason": "completed", "continued_as": str(next_id)}
-    rows = await _move(engine, lease, transitions.CONTINUE, EventType.SETTLED, params, said)
-    if not rows:
-        return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+    while not (rows := await _move(engine, lease, transitions.CONTINUE, EventType.SETTLED, params, said)):
+        held = await engine.writer.write(Write(HELD, {"run_id": lease.run_id, "epoch": lease.epoch}))
+        if not held or held[0]["resolutions"] == params["resolutions"]:
+            return Report(lease.run_id, Outcome.LEASE_LOST, claimed["kind"])
+        # A signal came meanwhile: it goes along, too.
+        params["resolutions"] = held[0]["resolutions"]
     engine.publisher.settled(lease.run_id)
     engine.publisher.soon(Wake(next_id, rows[0]["queue"], rows[0]["kind"], rows[0]["priority"], cause="continue"))
     return Report(lease.run_id, Outcome.COMPLETED, claimed["kind"], reason="completed", result="null")

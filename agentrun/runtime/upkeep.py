@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
+from agentrun.core.errors import ConfigurationError
 from agentrun.core.policy import Backoff, Crash, GiveUp, RetryIn, decide
 from agentrun.core.wake import Publisher, Wake
 from agentrun.runtime.answers import Answers
@@ -25,7 +27,7 @@ from agentrun.runtime.redispatch import Redispatch
 from agentrun.runtime.settling import facts_of, named_writes, woken_parents
 from agentrun.settings import Settings
 from agentrun.store import sweeping, transitions
-from agentrun.store.connect import type_of_row
+from agentrun.store.connect import broke, type_of_row
 from agentrun.store.database import Database
 from agentrun.store.diagnosis import FORGET_GONE
 from agentrun.store.needs import NEEDS
@@ -79,23 +81,48 @@ class Sweep:
         self._scope = {"namespace": settings.namespace, "limit": settings.sweep_batch}
         self._needs: type_of_row = {}
         self.found = Found()
+        self._errors: list[Exception] = []
 
     def run(self) -> Found:
-        """Reap expired leases, end what is past its deadline, wake what is due and has no message."""
+        """Reap expired leases, end what is past its deadline, wake what is due and has no message.
+
+        What goes wrong with one row is no other's affair: it is raised when all the rest is done. Where the database is
+        away, at once.
+        """
         self._needs = self._database.rows(NEEDS, self._scope)[0]
-        self._reap()
-        self._expire()
-        self._end_waits()
-        self._cancel_orphans()
-        self._heal_steps()
-        self._wake_due()
-        self._tell()
-        self.found.purged = retain(self._database, self._settings, by=self._by)
+        for part in (
+            self._reap, self._expire, self._end_waits, self._cancel_orphans, self._heal_steps, self._wake_due,
+            self._tell, self._retain,
+        ):  # fmt: skip
+            with self._apart():
+                part()
         params = self._scope | {"name": "sweep", "by": self._by, "found": json.dumps(asdict(self.found))}
         self._database.rows(sweeping.SWEPT, params)
         if any(asdict(self.found).values()):
             log.info("sweep of %s: %s", self._settings.namespace, asdict(self.found))
+        for error in self._errors:
+            raise error
         return self.found
+
+    @contextmanager
+    def _apart(self) -> Generator[None]:
+        """What fails in it ends nothing else."""
+        try:
+            yield
+        except Exception as error:
+            if broke(error) or isinstance(error, ConfigurationError):
+                raise
+            log.warning("a sweep passes over what raised %s", type(error).__name__)
+            self._errors.append(error)
+
+    def _each(self, statement: Statement, params: Mapping[str, Any], act: Callable[[type_of_row], object]) -> None:
+        """Do it with each row that the statement finds."""
+        for row in self._database.rows(statement, params):
+            with self._apart():
+                act(row)
+
+    def _retain(self) -> None:
+        self.found.purged = retain(self._database, self._settings, by=self._by)
 
     def _tell(self) -> None:
         """Page for what stands still, and tell the hooks of this process; forget processes that are long gone."""
@@ -110,16 +137,18 @@ class Sweep:
     def _reap(self) -> None:
         if not self._may_find("expired"):
             return
-        for row in self._database.rows(sweeping.EXPIRED, self._scope):
-            backoff = Backoff(self._settings.backoff_base_seconds, self._settings.backoff_max_seconds)
-            decision = decide(facts_of(row, self._settings.max_requeues), Crash(), backoff, luck=luck())
-            match decision:
-                case RetryIn():
-                    self._requeue(row)
-                case GiveUp():
-                    self._dead_letter(row, decision)
-                case _:
-                    assert_never(decision)
+        self._each(sweeping.EXPIRED, self._scope, self._reap_one)
+
+    def _reap_one(self, row: type_of_row) -> None:
+        backoff = Backoff(self._settings.backoff_base_seconds, self._settings.backoff_max_seconds)
+        decision = decide(facts_of(row, self._settings.max_requeues), Crash(), backoff, luck=luck())
+        match decision:
+            case RetryIn():
+                self._requeue(row)
+            case GiveUp():
+                self._dead_letter(row, decision)
+            case _:
+                assert_never(decision)
 
     def _requeue(self, row: type_of_row) -> None:
         for moved in self._move(transitions.REAP_REQUEUE, row, {"lost": row["claimed_by"], "to": "queued"}):
@@ -152,33 +181,38 @@ class Sweep:
     def _expire(self) -> None:
         if not self._may_find("deadlines"):
             return
-        for row in self._database.rows(sweeping.DEADLINES, self._scope):
-            params = {"run_id": row["id"], "by": self._by, "data": json.dumps({"reason": "deadline_exceeded"})}
-            for moved in self._database.rows(transitions.EXPIRE, self._scope | params):
-                self.found.expired += 1
-                self._publisher.settled(moved["id"])
-                self._publisher.wake(*woken_parents([moved]))
+        self._each(sweeping.DEADLINES, self._scope, self._expire_one)
+
+    def _expire_one(self, row: type_of_row) -> None:
+        params = {"run_id": row["id"], "by": self._by, "data": json.dumps({"reason": "deadline_exceeded"})}
+        for moved in self._database.rows(transitions.EXPIRE, self._scope | params):
+            self.found.expired += 1
+            self._publisher.settled(moved["id"])
+            self._publisher.wake(*woken_parents([moved]))
 
     def _end_waits(self) -> None:
         """Timers that are due, answers that nobody gave in time, children whose end their parent missed or that nobody
         starts, and signals that have expired."""
         if self._may_find("waits"):
-            for row in self._database.rows(DUE, self._scope):
-                self.found.answered += self._answers.due(row, self._by)
+            self._each(DUE, self._scope, lambda row: self._answered(self._answers.due(row, self._by)))
         if self._may_find("lost_children"):
-            for row in self._database.rows(LOST_CHILDREN, self._scope):
-                self.found.answered += self._answers.lost_child(row, self._by)
+            self._each(LOST_CHILDREN, self._scope, lambda row: self._answered(self._answers.lost_child(row, self._by)))
         if self._may_find("waits"):
             self.found.dead_lettered += self._answers.end_unstarted(self._by, limit=self._settings.sweep_batch)
         if self._may_find("signals"):
             self.found.forgotten += self._answers.forget_signals(limit=self._settings.sweep_batch)
 
+    def _answered(self, done: bool) -> None:
+        self.found.answered += done
+
     def _cancel_orphans(self) -> None:
         """A cancel goes down the tree, and so does a parent's failure: nobody will read what its children find."""
         if not self._may_find("orphans"):
             return
-        for row in self._database.rows(OPEN_CHILDREN, self._scope | {"parent_id": None}):
-            self.found.cancelled += self._operators.end_orphan(row["id"], by=self._by)
+        self._each(OPEN_CHILDREN, self._scope | {"parent_id": None}, self._end_orphan)
+
+    def _end_orphan(self, row: type_of_row) -> None:
+        self.found.cancelled += self._operators.end_orphan(row["id"], by=self._by)
 
     def _heal_steps(self) -> None:
         """Remote steps that nobody took, whose taker died, or that are silent."""
@@ -209,12 +243,22 @@ class Sweep:
             if due <= depth:
                 continue
             params = self._scope | {"queue": queue, "grace": GRACE_SECONDS, "limit": min(due - depth, batch)}
-            wakes = [Wake.of(lost, cause="sweep") for lost in self._database.rows(sweeping.DUE, params)]
-            left = min(due - depth - len(wakes), STEPS_TO_A_RUN * batch)
+            oldest = self._database.rows(sweeping.DUE, params)
+            wakes = [Wake.of(lost, cause="sweep") for lost in self._with_known(oldest, params)]
+            left = min(due - depth - len(oldest), STEPS_TO_A_RUN * batch)
             if left > 0:
                 offered = self._database.rows(OFFERED_DUE, params | {"limit": left})
                 wakes += [Wake.of_step(lost, cause="redispatch") for lost in offered]
             self.found.woken += self._publisher.wake(*wakes)
+
+    def _with_known(self, oldest: list[type_of_row], params: Mapping[str, Any]) -> list[type_of_row]:
+        """And, where there are more than those, the oldest that somebody takes: runs whose kind nobody knows stay due,
+        and would hold up what came after them for as long as that is so."""
+        if len(oldest) < params["limit"]:
+            return oldest
+        there = {row["id"] for row in oldest}
+        known = self._database.rows(sweeping.DUE_AND_KNOWN, params)
+        return oldest + [row for row in known if row["id"] not in there]
 
     def _count(self, statement: Statement, queue: str, most: int) -> int:
         row = self._database.row(statement, self._scope | {"queue": queue, "limit": most})

@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from agentrun.core.codec import decode
 from agentrun.core.errors import BodyError
 from agentrun.core.words import Effect, StepKind, WaitKind
+from agentrun.runtime.checks import checked_name
 from agentrun.runtime.childverbs import ChildVerbs
 from agentrun.runtime.schemas import checked_default, checked_schema
 from agentrun.runtime.stepspec import StepSpec
@@ -24,6 +25,12 @@ from agentrun.runtime.waits import WaitSpec, expiry
 
 SHORTEST_PARK = 1.0
 """Seconds: a shorter sleep holds its worker, since giving the run up and back costs more."""
+
+LONGEST_WAIT = 10**9
+"""Seconds: some 30 years."""
+
+FIRST_YEAR, LAST_YEAR = 2, 9990
+"""In every time zone that a server may be set to, Python can read what is stored of them."""
 
 _KEY_ONLY = "a sleep has a key and nothing else: leave it out"
 _EXPIRES = "`expires=…` of the verb itself says how long it waits"
@@ -73,16 +80,18 @@ class WaitingVerbs(ChildVerbs):
         Holds no worker, however long; a sleep of up to a second does. A sleep never ends early.
         """
         span = duration if isinstance(duration, timedelta) else timedelta(seconds=duration or 0)
-        total = (span + timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)).total_seconds()
+        total = _bounded((span + timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)).total_seconds())
         key = self._key_alone("sleep", instead=_KEY_ONLY)
         if total <= SHORTEST_PARK:
             return self._nap(key, total)
         return self.waits.ask(WaitSpec(key, StepKind.SLEEP, WaitKind.TIMER, "sleep", due_in=total))
 
     def sleep_until(self, when: datetime) -> Coroutine[Any, Any, None]:
-        """Go on at an instant (with a time zone). Raises BodyError for one without."""
+        """Go on at an instant (with a time zone). Raises BodyError for one without, and outside the years 2 to 9990."""
         if when.tzinfo is None:
             raise BodyError("sleep_until needs a datetime with a time zone, for example datetime(..., tzinfo=UTC)")
+        if not FIRST_YEAR <= when.year <= LAST_YEAR:
+            raise BodyError(f"sleep_until takes instants of the years {FIRST_YEAR} to {LAST_YEAR}, not of {when.year}")
         key = self._key_alone("sleep_until", instead=_KEY_ONLY)
         return self.waits.ask(WaitSpec(key, StepKind.SLEEP, WaitKind.TIMER, "sleep", due_at=when))
 
@@ -129,10 +138,10 @@ class WaitingVerbs(ChildVerbs):
             WaitKind.APPROVAL,
             question[:200],
             asks=asks,
-            role=role,
+            role=_role(role),
             due_in=_seconds(expires),
             remind_in=_seconds(remind),
-            on_expiry=expiry(on_expiry, role=escalate_to, seconds=_seconds(expires)),
+            on_expiry=expiry(on_expiry, role=_role(escalate_to), seconds=_seconds(expires)),
         )
         return self._decided(spec)
 
@@ -163,10 +172,10 @@ class WaitingVerbs(ChildVerbs):
             WaitKind.INPUT,
             question[:200],
             asks={"question": question, "schema": asked},
-            role=role,
+            role=_role(role),
             due_in=_seconds(expires),
             remind_in=_seconds(remind),
-            on_expiry=expiry(on_expiry, default=_as_json(default), role=escalate_to, seconds=_seconds(expires)),
+            on_expiry=expiry(on_expiry, default=_as_json(default), role=_role(escalate_to), seconds=_seconds(expires)),
         )
         return self.waits.ask(spec, decoded=model.model_validate_json if model is not None else decode)
 
@@ -224,7 +233,19 @@ def _null(_: object) -> str:
 
 
 def _seconds(span: timedelta | float | None) -> float | None:
-    return span.total_seconds() if isinstance(span, timedelta) else span
+    return None if span is None else _bounded(span.total_seconds() if isinstance(span, timedelta) else span)
+
+
+def _bounded(seconds: float) -> float:
+    """Raises BodyError for what no clock can hold; less than nothing is at once."""
+    if not -LONGEST_WAIT < seconds < LONGEST_WAIT:
+        raise BodyError(f"a wait's times must be less than 30 years, in seconds or as a timedelta, not {seconds}")
+    return seconds
+
+
+def _role(role: str | None) -> str | None:
+    """Raises InvalidRequest for what is no name: what cannot be stored would be noticed when time is up, by nobody."""
+    return None if role is None else checked_name("role", role)
 
 
 def _as_json(value: Any) -> Any:

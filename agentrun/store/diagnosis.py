@@ -15,7 +15,7 @@ from agentrun.core.words import Status, StepStatus, WaitKind, WaitStatus
 from agentrun.store.episodes import ALIVE
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
-from agentrun.store.sql import Statement, compiled, later, now, number, param, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, text_in, word
 from agentrun.store.sweeping import queue_names
 from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
 from agentrun.store.transitions import write_left_behind
@@ -145,7 +145,7 @@ def _dead() -> Statement:
     """Dead letters of the last seven days, by what they died of."""
     cause = case(
         (write_left_behind(runs.c.id), word("write")),
-        (runs.c.error.op("->>")(word("type")) == word("remote_step_lost"), word("lost_step")),
+        (text_in(runs.c.error, "type") == word("remote_step_lost"), word("lost_step")),
         (and_(runs.c.reason == word("retries_exhausted"), runs.c.crash_count > number(0)), word("crashes")),
         else_=word("other"),
     )

@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from agentrun.core.alarms import NoticeEnding, Occasion
 from agentrun.core.words import Reason, Status, WaitKind, WaitStatus
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, text_in, word
 from agentrun.store.tables import episodes, notices, runs, sweeps, waits
 
 LIMIT = param("limit", Integer)
@@ -172,7 +172,7 @@ def _dead() -> Statement:
 
 def _died() -> Any:
     """What people are told of a dead letter. Messages of errors may quote what a run works on: they stay here."""
-    error = {name: runs.c.error.op("->>")(word(name)) for name in ("class", "type", "step")}
+    error = {name: text_in(runs.c.error, name) for name in ("class", "type", "step")}
     return _object(
         run_id=runs.c.id, kind=runs.c.kind, run_kind=runs.c.kind, reason=runs.c.reason, failure_class=error["class"],
         error_type=error["type"], step=error["step"], write_in_flight=runs.c.pending_effect.is_not(None),

@@ -32,6 +32,9 @@ from agentrun.store.tables import runs, steps, waits
 from agentrun.store.waits import KEY, SEEN_COLUMNS, registered
 from agentrun.store.waits import held as held_by_segment
 
+LONGEST_DELAY = 315_360_000
+"""Seconds: ten years. What overflows here would end every sweep that comes to its step."""
+
 
 def _offer() -> Statement:
     """Offer a step and register the run's wait for it. Refuses (no row): not held, or the step is offered already.
@@ -127,8 +130,9 @@ def _again(name: str, guard: ColumnElement[bool], event: EventType | None, **val
 
 
 def _back_on_offer(source: CTE, guard: ColumnElement[bool], **values: ColumnElement[Any]) -> CTE:
-    """The one place where a step is offered again."""
-    delay = func.coalesce(param("delay", Double), number(0))
+    """The one place where a step is offered again. A pause that no clock can hold ends at the longest that may be."""
+    asked = func.coalesce(param("delay", Double), number(0))
+    delay = func.least(func.greatest(asked, number(0)), number(LONGEST_DELAY))
     return (
         update(steps)
         .where(steps.c.run_id == source.c.id, steps.c.key == KEY, ELSEWHERE, guard)

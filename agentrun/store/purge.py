@@ -41,6 +41,9 @@ _TIME = DateTime(timezone=True)
 _LONG_AGO = now() - seconds(param("older_than", Double))
 _EVER: ColumnElement[Any] = literal_column("'-infinity'::timestamptz")
 _LEAST: ColumnElement[Any] = literal_column("'00000000-0000-0000-0000-000000000000'::uuid")
+NOBODY = _LEAST
+"""In place of a run: what runs spent that are gone."""
+
 _NAME = word("retention")
 _AFTER: ColumnElement[str] = literal_column("'after'")
 
@@ -88,8 +91,7 @@ def _purge() -> Statement:
     # Waits, signals, episodes and notices go with their run by their foreign keys.
     steps_gone = delete(steps).where(steps.c.run_id == any_of(gone.c.id)).returning(steps.c.run_id).cte("steps_gone")
     moves_gone = delete(moves).where(moves.c.run_id == any_of(gone.c.id)).returning(moves.c.run_id).cte("moves_gone")
-    # This month's spend still counts for its owner's budgets.
-    spent = delete(spend).where(spend.c.run_id == any_of(gone.c.id), spend.c.day < THIS_MONTH).cte("spend_gone")
+    spent = delete(spend).where(spend.c.run_id == any_of(gone.c.id)).returning(spend).cte("spend_gone")
     purged = delete(runs).where(runs.c.id == any_of(gone.c.id)).returning(runs.c.id).cte("purged")
     told = (
         _count(purged).label("purged"),
@@ -97,7 +99,31 @@ def _purge() -> Statement:
         _count(moves_gone).label("events"),
         *_place(looked),
     )
-    return compiled("purge", select(*told).add_cte(spent))
+    return compiled("purge", select(*told).add_cte(_still_counted(spent)))
+
+
+def _still_counted(spent: CTE) -> CTE:
+    """This month's spend counts for its owner's budgets when its runs are gone: by day, under `NOBODY`.
+
+    Not under the runs' own ids: nobody would find it once it counts no more.
+    """
+    sums = [func.sum(spent.c[name]).label(name) for name in ("tokens", "cost", "model_calls")]
+    by_day = (spent.c.namespace, spent.c.owner, spent.c.day)
+    this_month = select(*by_day, NOBODY.label("run_id"), *sums).where(spent.c.day >= THIS_MONTH)
+    # In one order, so that two purges at once do not wait for each other.
+    counted = insert(spend).from_select(
+        ["namespace", "owner", "day", "run_id", "tokens", "cost", "model_calls"],
+        this_month.group_by(*by_day).order_by(*by_day),
+    )
+    added = {name: spend.c[name] + counted.excluded[name] for name in ("tokens", "cost", "model_calls")}
+    keys = ["namespace", "owner", "day", "run_id"]
+    return counted.on_conflict_do_update(index_elements=keys, set_=added).cte("still_counted")
+
+
+def _forget_spend() -> Statement:
+    """What runs that are gone spent in months before this one: no budget counts it any more."""
+    over = (spend.c.run_id == NOBODY, spend.c.namespace == NAMESPACE, spend.c.day < THIS_MONTH)
+    return compiled("forget_spend", delete(spend).where(*over).returning(spend.c.owner))
 
 
 def _purgeable() -> Statement:
@@ -147,5 +173,6 @@ def _mark() -> Statement:
 
 PURGE = later(_purge)
 PURGEABLE = later(_purgeable)
+FORGET_SPEND = later(_forget_spend)
 CLAIM_RETENTION = later(_claim)
 MARK_RETENTION = later(_mark)

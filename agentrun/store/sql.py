@@ -165,6 +165,20 @@ def beside_key(column: ColumnElement[Any]) -> ColumnElement[str]:
     return column.concat(literal_column("''"))
 
 
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_UNREADABLE = rf"\\u0000|{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
+"""NUL, and halves of characters, as JSON escapes them."""
+
+
+def text_in(document: ColumnElement[Any], name: str) -> ColumnElement[Any]:
+    """A member, as text, of a JSON document that may hold what is no text in PostgreSQL, in this member or any other:
+    PostgreSQL stores it, and takes nothing at all out of such a document."""
+    bad: ColumnElement[str] = literal_column(f"'{_UNREADABLE}'")
+    good: ColumnElement[str] = literal_column(r"'\\ufffd'")
+    readable = func.regexp_replace(cast(document, Text), bad, good, literal_column("'g'"))
+    return cast(readable, JSON).op("->>")(word(name))
+
+
 def seconds(value: ColumnElement[Any]) -> ColumnElement[Any]:
     """A number of seconds as an interval."""
     return cast(value, Double) * cast(literal_column("'1 second'"), INTERVAL)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import (
     Boolean,
+    ColumnElement,
     DateTime,
     Double,
     Integer,
@@ -26,6 +27,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID, insert
 from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, Status, StepKind, StepStatus
+from agentrun.store.episodes import taken_by_somebody
 from agentrun.store.mover import NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import processes, runs, steps, sweeps
@@ -102,12 +104,11 @@ def _due_count() -> Statement:
     return compiled("due_count", select(func.count().label("due")).select_from(some))
 
 
-def _due() -> Statement:
+def _due(name: str, *those: ColumnElement[bool]) -> Statement:
     """Due runs of a queue, oldest first, passing over those whose wake may still be on its way."""
     settled = runs.c.due_at <= now() - seconds(param("grace", Double))
-    return compiled(
-        "due", select(*_WAKE).where(_DUE, settled, runs.c.queue == QUEUE).order_by(runs.c.due_at).limit(LIMIT)
-    )
+    due = select(*_WAKE).where(_DUE, settled, runs.c.queue == QUEUE, *those)
+    return compiled(name, due.order_by(runs.c.due_at).limit(LIMIT))
 
 
 def _deadlines() -> Statement:
@@ -174,7 +175,10 @@ EXPIRED = later(_expired)
 IN_FLIGHT = later(_in_flight)
 QUEUES = later(_queues)
 DUE_COUNT = later(_due_count)
-DUE = later(_due)
+DUE = later(_due, "due")
+DUE_AND_KNOWN = later(_due, "due_and_known", taken_by_somebody())
+"""Without those that nobody takes, who stay the oldest for as long as that is so."""
+
 DEADLINES = later(_deadlines)
 SWEPT = later(_swept)
 PROCESS_SEEN = later(_process_seen)

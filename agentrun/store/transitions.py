@@ -40,7 +40,6 @@ from agentrun.store.mover import (
     LEASE,
     RUN_ID,
     RUNNING,
-    STILL_OPEN,
     WAKE_COLUMNS,
     closed_waits,
     final_statement,
@@ -50,13 +49,14 @@ from agentrun.store.mover import (
     told,
 )
 from agentrun.store.sql import Statement, beside_key, compiled, compiled_many, later, now, number, param, seconds, word
-from agentrun.store.tables import event_seq, moves, runs, steps, waits
+from agentrun.store.tables import event_seq, moves, runs, signals, steps, waits
 
 CLAIMED_COLUMNS = (
     runs.c.id, runs.c.epoch, runs.c.kind, runs.c.request, runs.c.queue, runs.c.priority, runs.c.requeue_count,
     runs.c.max_requeues, runs.c.lease_seconds, runs.c.owner, runs.c.limits, runs.c.deadline_at,
     runs.c.cancel_requested_at, runs.c.model_calls, runs.c.input_tokens, runs.c.output_tokens, runs.c.cost,
     runs.c.attributes, runs.c.tags, runs.c.parent_id, runs.c.claimed_by, runs.c.planned_cost, runs.c.resolutions,
+    runs.c.created_at,
     (runs.c.deadline_at < now()).is_(true()).label("deadline_passed"),
 )  # fmt: skip
 
@@ -190,15 +190,17 @@ def _complete_many() -> Statement:
 
 
 def _continue() -> Statement:
-    """Completes a run and bears its continuation, which inherits who waits for it. Refuses as `settle` does.
+    """Completes a run and bears its continuation, which inherits who waits for it, or did. Refuses as `settle` does.
 
-    Where the run had a deadline, its continuation has as long.
+    And where something was resolved or sent that was not counted yet: signals that nobody has taken go along, and this
+    statement sees those of before it only. Where the run had a deadline, its continuation has as long.
     """
     row = moved(
         legal.SETTLE,
         Status.COMPLETED,
         _NOT_CANCELLED,
         ~write_in_flight(runs.c.id),
+        runs.c.resolutions == param("resolutions", Integer),
         reason=word(Reason.COMPLETED),
         error=null(),
         returning=(*WAKE_COLUMNS, runs.c.lease_seconds, runs.c.max_requeues, runs.c.limits, runs.c.tags,
@@ -218,13 +220,12 @@ def _continue() -> Statement:
         **{name: row.c[name] for name in same},
     }
     born = insert(runs).from_select(list(values), select(*values.values()).select_from(row)).cte("born")
-    followed = (
-        update(waits)
-        .where(waits.c.child_id == row.c.id, STILL_OPEN)
-        .values(child_id=param("next_id", UUID))
-        .cte("followed")
-    )
-    return statement("continue_as_new", row, told(row, EventType.SETTLED), born, followed)
+    # Also a wait that is closed or was answered: its run may be redriven, and then asks what this run came to.
+    followed = update(waits).where(waits.c.child_id == row.c.id).values(child_id=param("next_id", UUID)).cte("followed")
+    kept = (signals.c.run_id == row.c.id, signals.c.taken_by_step.is_(None))
+    along = update(signals).where(*kept).values(run_id=param("next_id", UUID)).cte("along")
+    settled = told(row, EventType.SETTLED)
+    return statement("continue_as_new", row, settled, born, followed, along, closed_waits(row))
 
 
 def _requeue() -> Statement:
@@ -366,7 +367,7 @@ def _redrive() -> Statement:
 
 
 def _reopened_waits(moved: CTE) -> CTE:
-    """What was asked and never answered is asked still; a remote step may have ended since its run did."""
+    """What was asked and never answered is asked still, and told again. A remote step may have ended since."""
     ended = exists().where(
         steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, steps.c.finished_at.is_not(None)
     )
@@ -377,7 +378,7 @@ def _reopened_waits(moved: CTE) -> CTE:
     return (
         update(waits)
         .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED), ~ended, ~lost)
-        .values(status=word(WaitStatus.OPEN), resolved_at=null())
+        .values(status=word(WaitStatus.OPEN), resolved_at=null(), remind_at=now())
         .cte("reopened")
     )
 

@@ -83,10 +83,12 @@ def asked(source: CTE, **values: ColumnElement[Any]) -> CTE:
     redone = and_(steps.c.key == KEY, steps.c.status == word(StepStatus.REDO))
     forgotten = delete(steps).where(steps.c.run_id == source.c.id, redone).returning(steps.c.run_id).cte("forgotten")
     stored = registered(source, **values)
-    again = {name: stored.excluded[name] for name in ("role", "remind_at", "on_expiry", "created_at", *values)}
+    again = {name: stored.excluded[name] for name in ("role", "on_expiry", "created_at", *values)}
     # A webhook says when it is made how long it waits, and not when it is waited for.
     as_long = now() + (waits.c.due_at - waits.c.created_at)
     again |= {"status": word(WaitStatus.OPEN), "due_at": func.coalesce(stored.excluded.due_at, as_long)}
+    # Whoever was told of it before is told again.
+    again |= {"remind_at": now(), "remind_seconds": stored.excluded.remind_seconds}
     again |= dict.fromkeys(("resolution", "resolved_by", "comment", "resolved_at"), null())
     ended = or_(exists(select(forgotten.c.run_id)), waits.c.status == word(WaitStatus.CLOSED))
     stored = stored.on_conflict_do_update(index_elements=["run_id", "step_key"], set_=again, where=ended)

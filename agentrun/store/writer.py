@@ -221,8 +221,9 @@ class Writer:
             self._tell()
             return [await _seen_first(connection, batch[0])]
         statements = sendings(batch)
-        if len(statements) == 1 and len(batch) < SMALLEST_HALF:
-            # A pipeline's beginning and end take longer than the statement.
+        if len(statements) == 1:
+            # A pipeline's beginning and end take longer than many a statement. Who is told hears of it once this one is
+            # sent, and is waited for.
             self._tell()
             sent = [(statements[0], await statements[0].send(connection))]
         else:

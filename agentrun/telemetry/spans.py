@@ -6,7 +6,6 @@ No payload, prompt or message of an error gets into a span; of an error, only th
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from opentelemetry import context, trace
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, StatusCode, TraceFlags, Tracer
+from opentelemetry.trace import Link, NonRecordingSpan, Span, StatusCode, Tracer
 
 from agentrun.core.failures import qualified_name
 from agentrun.core.words import Outcome, StepKind
@@ -24,24 +23,13 @@ from agentrun.runtime.presence import own_version
 from agentrun.runtime.settling import Report
 from agentrun.runtime.stepspec import StepSpec
 from agentrun.settings import Settings
+from agentrun.telemetry.roots import root_of, with_ids_of
 
 log = logging.getLogger("agentrun.telemetry")
 
 Attributes = dict[str, str | int]
 
-_LOW = (1 << 64) - 1
-
-
-def root_of(run_id: UUID, ratio: float) -> SpanContext:
-    """What all segments of a run have as their parent: no span that anybody records, but the same everywhere.
-
-    Whether the run is sampled is decided from its id, so all processes with the same ratio decide the same. Samplers
-    that go by their parent, as the SDK's own does, take it over.
-    """
-    # Its bits themselves would not do: ids that were made in the same millisecond have most of them in common.
-    drawn = int.from_bytes(hashlib.blake2b(run_id.bytes, digest_size=8).digest())
-    flags = TraceFlags(TraceFlags.SAMPLED if drawn <= ratio * _LOW else TraceFlags.DEFAULT)
-    return SpanContext(run_id.int, run_id.int & _LOW or 1, is_remote=True, trace_flags=flags)
+ENDS = (Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)
 
 
 class Spans:
@@ -61,8 +49,13 @@ class Spans:
             "agentrun.queue": claimed["queue"],
             "agentrun.segment.kind": lease.owner.partition(":")[0],
         }
+        seen = None
         with self._span("agentrun.segment", lease, attributes, list(self._links(claimed))) as span:
-            yield SeenSegment(self._tracer, span, lease.run_id) if span.is_recording() else None
+            if span.is_recording():
+                seen = SeenSegment(self._tracer, span, lease.run_id)
+            yield seen
+        if seen is not None and seen.report is not None and seen.report.outcome in ENDS:
+            self._whole(claimed, seen.report, getattr(span, "start_time", None))
 
     def remote_step(self, taken: Mapping[str, Any], lease: Lease) -> AbstractContextManager[object]:
         """The span of a remote step, in the process that has taken it and in the trace of its run."""
@@ -71,6 +64,28 @@ class Spans:
             **_of_step(taken["key"], StepKind.REMOTE, taken["name"], taken["effect"], taken["attempt"]),
         }
         return self._span(f"{StepKind.REMOTE} {taken['name']}", lease, attributes, list(_around(lease.run_id)))
+
+    def _whole(self, claimed: Mapping[str, Any], report: Report, began: int | None) -> None:
+        """The span of the run, from its enqueueing until now: what its segments have named as their parent.
+
+        `began` is when this segment did, by this host's clock, which may be behind the database's.
+        """
+        tracer = with_ids_of(root_of(report.run_id, self._ratio), self._tracer)
+        if tracer is None:
+            return
+        attributes: Attributes = {
+            "agentrun.run.id": str(report.run_id),
+            "agentrun.run.kind": claimed["kind"],
+            "agentrun.run.requeues": claimed["requeue_count"],
+            "agentrun.run.reason": report.reason or "?",
+            "agentrun.queue": claimed["queue"],
+        }
+        born = int(claimed["created_at"].timestamp() * 1e9)
+        began = born if began is None else min(born, began)
+        span = _begun(tracer, "agentrun.run", context.Context(), self._everywhere | attributes, start_time=began)
+        if report.outcome == Outcome.FAILED:
+            _failed(span, _type_of(report))
+        _ended(span)
 
     def _span(self, name: str, lease: Lease, attributes: Attributes, links: list[Link]) -> _Current:
         root = NonRecordingSpan(root_of(lease.run_id, self._ratio))
@@ -93,6 +108,7 @@ class SeenSegment:
 
     def __init__(self, tracer: Tracer, span: Span, run_id: UUID) -> None:
         self._tracer, self._span, self._run_id = tracer, span, str(run_id)
+        self.report: Report | None = None
 
     def step(self, spec: StepSpec, attempt: int) -> AbstractContextManager[object]:
         """The span of one attempt, current while the step's function runs, in its thread too."""
@@ -102,13 +118,18 @@ class SeenSegment:
 
     def ended(self, report: Report) -> None:
         """How it ended, and after how many steps."""
+        self.report = report
         self._span.set_attribute("agentrun.segment.outcome", str(report.outcome))
         self._span.set_attribute("agentrun.steps.executed", report.executed)
         self._span.set_attribute("agentrun.steps.replayed", report.replayed)
         if report.reason is not None:
             self._span.set_attribute("agentrun.run.reason", report.reason)
         if report.outcome in (Outcome.FAILED, Outcome.REQUEUED):
-            _failed(self._span, str((report.error or {}).get("type", "?")))
+            _failed(self._span, _type_of(report))
+
+
+def _type_of(report: Report) -> str:
+    return str((report.error or {}).get("type", "?"))
 
 
 def _of_step(key: str, kind: str, name: str, effect: str, attempt: int) -> Attributes:
@@ -130,11 +151,17 @@ def _around(run_id: UUID) -> Iterator[Link]:
 
 
 def _begun(
-    tracer: Tracer, name: str, parent: context.Context | None, attributes: Attributes, links: Sequence[Link] = ()
+    tracer: Tracer,
+    name: str,
+    parent: context.Context | None,
+    attributes: Attributes,
+    links: Sequence[Link] = (),
+    *,
+    start_time: int | None = None,
 ) -> Span:
     """Traces never break what they look at: samplers and processors are the process's own, and may raise."""
     try:
-        return tracer.start_span(name, parent, attributes=attributes, links=links)
+        return tracer.start_span(name, parent, attributes=attributes, links=links, start_time=start_time)
     except Exception as error:
         log.warning("a span could not be begun (%s)", type(error).__name__)
         return trace.INVALID_SPAN

@@ -18,8 +18,10 @@ import pytest
 from rich.console import Console
 
 import bench.__main__  # it imports every measurement
+from agentrun.store.writer import Writer
 from bench import report
-from bench.common import Bench
+from bench.batches import Watched
+from bench.common import FULL, Bench
 from bench.measure import FLOOR, OURS, Measurement, Peer, Row, Samples, at_least, at_least_times, beside_peers, registry
 from bench.nodes import ROOT, BenchError
 from bench.peers import comparison
@@ -27,6 +29,7 @@ from bench.peers.catalogue import ABSURD, ABSURD_SYNC, DBOS, DURABLE, OBAN, QUEU
 from bench.peers.libraries import Library, Producer
 from bench.peers.sides import Side
 from bench.peers.waiting import steady_rate
+from bench.profile import side_by_side
 
 THEIRS = Peer("somebody else's")
 FACTS = {
@@ -130,6 +133,20 @@ def test_the_cheapest_measurement_gives_a_figure_per_round_for_both_sides(tiny: 
     registry["enqueue"].run(tiny)
     assert {side: len(values) for side, values in tiny.samples.all["enqueue"].items()} == {OURS: 2, FLOOR: 2}
     assert all(value > 0 for values in tiny.samples.all["enqueue"].values() for value in values)
+
+
+def test_a_profile_tells_what_postgres_works_on_and_who_computes_meanwhile(tiny: Bench) -> None:
+    count = 60
+    with tiny.engine() as engine, tiny.client() as client:
+        ids = client.enqueue_many("bench.writes", [2] * count, queue=FULL)
+        methods = Writer.__dict__["_pipelined"], Writer.__dict__["_tell"]
+        with Watched(engine.writer).watching() as batches:
+            engine.submit(side_by_side(engine, ids, count)).result()
+        assert (Writer.__dict__["_pipelined"], Writer.__dict__["_tell"]) == methods
+    written = [batch for batch in batches if "fence" in batch.statements]
+    assert sum(batch.writes for batch in written) >= 2 * count
+    assert all(batch.working > 0 for batch in written)
+    assert {"fence", "finish"} <= {name for batch in batches for name in batch.answered.split(", ")}
 
 
 @pytest.mark.parametrize("number", ["-1", "0", "two", "1.5", ""])

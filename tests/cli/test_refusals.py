@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
 from agentrun import Client, Status
+from agentrun.embedded.home import Home
 from agentrun.embedded.server import free_port
+from agentrun.settings import Settings
 from tests.cli.conftest import Cli
 
 Ended = Callable[..., UUID]
@@ -63,6 +66,24 @@ def test_without_urls_the_missing_variable_is_named(cli: Cli, command: list[str]
     refused(cli, 3, *command, says="_URL is not set", env=neither)
     refused(cli, 3, *command, says="AGENTRUN_BROKER_URL is not set", env={"AGENTRUN_BROKER_URL": None})
     refused(cli, 3, *command, says="AGENTRUN_DATABASE_URL is not set", env={"AGENTRUN_DATABASE_URL": None})
+
+
+def test_a_second_up_prints_all_that_another_program_needs_and_nothing_else_on_stdout(
+    cli: Cli, settings: Settings, tmp_path: Path
+) -> None:
+    home = Home(tmp_path / "state")
+    home.enter()
+    urls = settings.require_database(), settings.require_broker()
+    env = {"AGENTRUN_STATE_DIR": str(home.directory), "AGENTRUN_DATABASE_URL": None, "AGENTRUN_BROKER_URL": None}
+    exports = [f"export AGENTRUN_{name}_URL={url}" for name, url in zip(("DATABASE", "BROKER"), urls, strict=True)]
+    try:
+        for namespace, further in {"default": [], "team": ["export AGENTRUN_NAMESPACE=team"]}.items():
+            home.announce(*urls, namespace)
+            said = cli("up", env=env)
+            assert (said.code, said.out.splitlines()) == (1, exports + further)
+            assert cli("up", "--json", env=env).json["namespace"] == namespace
+    finally:
+        home.leave()
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,28 @@ def test_a_second_up_finds_the_first_and_says_so(upped: Upped) -> None:
     assert upped.process.poll() is None
 
 
+def test_a_program_without_urls_is_told_of_it_and_of_the_line_that_connects_it(upped: Upped) -> None:
+    """And is not connected silently."""
+    program = "from agentrun import Client; print(Client().settings.database_url)"
+    unset = {f"AGENTRUN_{name}": None for name in ("DATABASE_URL", "BROKER_URL", "NAMESPACE")}
+    env = {name: value for name, value in {**os.environ, **upped.env, **unset}.items() if value is not None}
+
+    def ran(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, env=env, cwd=upped.cwd, capture_output=True, text=True, timeout=60, check=False)
+
+    refused = ran(sys.executable, "-c", program)
+    assert refused.returncode == 1
+    error = refused.stderr.splitlines()[-1]
+    assert "AGENTRUN_DATABASE_URL and AGENTRUN_BROKER_URL are not set. Your `agentrun up` runs here" in error
+    assert f"(process {upped.process.pid})" in error
+    assert upped.said["database_url"] not in refused.stderr
+    (line,) = [part for part in error.split("`") if part.startswith("eval ")]
+    shown = ran(
+        "sh", "-c", f'agentrun() {{ {sys.executable} -m agentrun.cli "$@"; }}; {line}; {sys.executable} -c "{program}"'
+    )
+    assert shown.stdout.splitlines() == [upped.said["database_url"]], shown.stderr
+
+
 def test_what_dies_is_started_again(upped: Upped) -> None:
     with upped.client() as client:
         run_id = client.enqueue("linger", 3.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, field_serializer
 
-from agentrun.core.codec import canonical, decode, digest, encode, within
+from agentrun.core.codec import adapter_of, canonical, decode, digest, dumped, encode, within
 from agentrun.core.errors import InvalidRequest, TooLarge
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -72,6 +73,18 @@ def test_numbers_that_json_does_not_know_are_stored_as_words() -> None:
     assert encode([float("nan"), float("inf")], what="it") == '["NaN","Infinity"]'
 
 
+class Anything(BaseModel):
+    it: Any
+
+
+class Emptied(BaseModel):
+    value: float | None
+
+    @field_serializer("value")
+    def finite(self, value: float | None) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
+
+
 class Measure(BaseModel):
     value: float
     limit: float | None = None
@@ -81,6 +94,37 @@ def test_a_models_numbers_are_stored_as_words_too_and_nothing_else_changes() -> 
     measures = [Measure(value=float("-inf")), '"NaN"', None, Measure(value=1.5)]
     stored = '[{"value":"-Infinity","limit":null},"\\"NaN\\"",null,{"value":1.5,"limit":null}]'
     assert encode(measures, what="it") == stored
+
+
+class Sheet(BaseModel):
+    """Bytes are written otherwise than by themselves."""
+
+    model_config = ConfigDict(ser_json_bytes="base64")
+
+    cell: Any
+    note: Any = None
+    raw: bytes = b"\xfb"
+
+
+def test_numbers_in_a_models_fields_of_any_type_are_stored_as_words() -> None:
+    orders = {"a": [Anything(it=float("nan")), Anything(it={"b": [1, float("inf"), None]})]}
+    assert encode(orders, what="it") == '{"a":[{"it":"NaN"},{"it":{"b":[1,"Infinity",null]}}]}'
+    assert dumped(adapter_of(Anything), Anything(it=float("nan")), warnings="error") == '{"it":"NaN"}'
+
+
+@pytest.mark.parametrize("cell", [float("nan"), [1, float("-inf")], {"a": (float("nan"),)}, Anything(it=float("inf"))])
+def test_a_number_that_would_become_null_is_refused(cell: Any) -> None:
+    sheet = Sheet(cell=cell)
+    with pytest.raises(InvalidRequest, match="it cannot be stored as JSON: NaN or an infinity in it would become null"):
+        encode(sheet, what="it")
+    with pytest.raises(ValueError, match="NaN or an infinity in it would become null"):
+        dumped(adapter_of(Sheet), sheet, warnings=False)
+
+
+def test_what_is_null_by_itself_or_by_the_models_own_wish_is_stored() -> None:
+    assert encode(Sheet(cell=1.5), what="it") == '{"cell":1.5,"note":null,"raw":"-w=="}'
+    assert encode(Emptied(value=float("nan")), what="it") == '{"value":null}'
+    assert dumped(adapter_of(Emptied), Emptied(value=float("nan")), warnings="error") == '{"value":null}'
 
 
 def test_what_can_be_gone_through_once_is_stored_whole() -> None:

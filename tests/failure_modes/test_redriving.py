@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from agentrun import Client, Context, Effect, Fatal, Reason, Status, durable
+from agentrun.runtime.engine import Engine
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked, Travel, go, parked, travel
 
@@ -84,6 +85,70 @@ def test_a_parent_that_is_redriven_while_its_child_is_at_it_again_waits_for_it(
     assert client.status(child).status is Status.QUEUED
     go(child)
     assert (go(run_id).result, len(tried)) == (42, 3)
+
+
+def test_a_child_that_went_on_as_a_fresh_run_after_its_parents_failure_answers_with_that(
+    client: Client, parked: Parked, go: Go, travel: Travel, engine: Engine
+) -> None:
+    """Of the links of a chain only the last one has a result: the others ended with none."""
+
+    @durable("chain")
+    async def chain(ctx: Context, left: int) -> str:
+        await ctx.signal("go")
+        if left:
+            ctx.continue_as_new(left - 1)
+        return "the result"
+
+    @durable("impatient")
+    async def impatient(ctx: Context) -> Any:
+        return await ctx.gather(ctx.child("chain", 1), ctx.signal("soon", timeout=60), on_failure="fail_fast")
+
+    run_id = parked("impatient")
+    first = child_of(client, run_id)
+    go(first)
+    client.signal(first, "go")
+    travel.past_due(run_id)
+    engine.end_due_waits(run_id)
+    assert go(run_id).status is Status.FAILED
+    assert go(first).status is Status.COMPLETED
+    client.redrive(run_id)
+    client.signal(run_id, "soon", "signalled")
+    assert go(run_id).status is Status.WAITING
+    last = next(run.id for run in client.list(parent=run_id) if not run.status.final)
+    go(last)
+    client.signal(last, "go")
+    go(last)
+    assert go(run_id).result == ["the result", "signalled"]
+
+
+def test_a_child_that_was_repaired_by_itself_and_went_on_as_a_fresh_run_answers_with_that(
+    client: Client, parked: Parked, go: Go
+) -> None:
+    tries: list[int] = []
+
+    @durable("chain")
+    async def chain(ctx: Context, left: int) -> str:
+        tries.append(left)
+        if len(tries) == 1:
+            raise Fatal("not repaired")
+        if left:
+            ctx.continue_as_new(left - 1)
+        return "the result"
+
+    @durable("one-chain")
+    async def one_chain(ctx: Context) -> Any:
+        return await ctx.child("chain", 1)
+
+    run_id = parked("one-chain")
+    first = child_of(client, run_id)
+    go(first)
+    assert go(run_id).status is Status.FAILED
+    client.redrive(first)
+    assert go(first).status is Status.COMPLETED
+    client.redrive(run_id)
+    assert go(run_id).status is Status.WAITING
+    go(next(run.id for run in client.list(parent=run_id) if not run.status.final))
+    assert (go(run_id).result, tries) == ("the result", [1, 1, 0])
 
 
 def test_a_child_that_was_cancelled_with_its_siblings_failure_has_a_successor(

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from agentrun.core.words import Effect, Status
 from tests.guards.cases_moves import REAPS, SETTLES, ready
+from tests.guards.cases_waits import with_signals
 from tests.guards.scene import Scene, case
 
 OUTSIDE = ("cancel", "expire", "dispatch_failed")
@@ -229,7 +230,7 @@ def a_parent_that_has_ended_is_left_alone(s: Scene) -> None:
 
 
 @case("continue_as_new")
-def a_continuation_inherits_who_waits_for_it_and_nobody_else(s: Scene) -> None:
+def a_continuation_inherits_who_waits_for_it_or_did_and_nobody_else(s: Scene) -> None:
     parent, other = s.rows.waiting(), s.rows.waiting()
     s.make(s.rows.running)
     s.rows.wait(other, "child", kind="child", child_id=s.others[0])
@@ -242,6 +243,32 @@ def a_continuation_inherits_who_waits_for_it_and_nobody_else(s: Scene) -> None:
         )
     s.others.append(other)
     s.lands()
-    followed = {row["step_key"]: row["child_id"] for row in s.stored(parent)[3]}
-    assert followed["over"] == s.run
-    assert followed["open"] != s.run
+    with s.database.connection() as connection:
+        (born,) = connection.execute("SELECT id FROM agentrun.runs WHERE continued_from = %s", [s.run]).fetchall()
+    assert [row["child_id"] for row in s.stored(parent)[3]] == [born["id"]] * 2
+    assert [row["child_id"] for row in s.stored(other)[3]] == [s.others[0]]
+
+
+@case("continue_as_new")
+def what_a_continued_run_leaves_behind_goes_along_or_is_closed(s: Scene) -> None:
+    def made() -> UUID:
+        run_id = with_signals(s)
+        s.rows.wait(run_id, "own")
+        s.rows.wait(run_id, "answered", status="resolved", resolved_at="now")
+        return run_id
+
+    s.make(made)
+    s.lands()
+    with s.database.connection() as connection:
+        (born,) = connection.execute("SELECT id FROM agentrun.runs WHERE continued_from = %s", [s.run]).fetchall()
+    assert [(row["name"], row["taken_by_step"]) for row in s.stored(s.run)[4]] == [("go", "earlier")]
+    assert [row["name"] for row in s.stored(born["id"])[4]] == ["other", "go", "go"]
+    assert {row["step_key"]: row["status"] for row in s.stored(s.run)[3]} == {"own": "closed", "answered": "resolved"}
+
+
+@case("continue_as_new")
+def a_run_does_not_go_on_past_what_it_has_not_counted(s: Scene) -> None:
+    s.make(s.rows.running)
+    s.set("runs", s.run, resolutions=1)
+    s.refused(resolutions=0)
+    s.lands(resolutions=1)

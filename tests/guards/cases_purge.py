@@ -20,10 +20,29 @@ INSERT INTO agentrun.episodes (run_id, namespace, shape, since, facts, closed_at
     VALUES (%(id)s, %(namespace)s, 'no_progress', now(), '{}', now());
 INSERT INTO agentrun.notices (namespace, run_id, occasion, subject, hook, due_at)
     VALUES (%(namespace)s, %(id)s, 'dead', %(id)s::text, 'page', now());
-INSERT INTO agentrun.spend (namespace, owner, day, run_id)
-    SELECT %(namespace)s, 'ada', day, %(id)s
+INSERT INTO agentrun.spend (namespace, owner, day, run_id, model_calls)
+    SELECT %(namespace)s, 'ada', day, %(id)s, 1
     FROM unnest(array[date_trunc('month', now() AT TIME ZONE 'UTC'), '2020-01-01']) AS day
 """
+
+
+NOBODY = UUID(int=0)
+
+
+def of_the_gone(s: Scene) -> list[dict[str, Any]]:
+    """What runs of the case's namespace spent that are gone."""
+    return [row for row in s.stored(NOBODY)[5] if row["namespace"] == s.rows.namespace]
+
+
+THIS_MONTH = "date_trunc('month', now() AT TIME ZONE 'UTC')"
+
+
+def spent(s: Scene, run_id: UUID, *, long_ago: bool) -> None:
+    """A run spent something this month, or long ago."""
+    entry = "INSERT INTO agentrun.spend (namespace, owner, day, run_id) VALUES (%s, 'ada', {}, %s)"
+    with s.database.connection() as connection:
+        day = "'2020-01-01'" if long_ago else THIS_MONTH
+        connection.execute(entry.format(day), [s.rows.namespace, run_id])  # type: ignore[arg-type]
 
 
 def rich(s: Scene, status: Status = Status.COMPLETED, reason: Reason | None = None, **columns: Any) -> UUID:
@@ -58,9 +77,30 @@ def what_ended_long_ago_goes_whole_but_for_what_this_month_is_counted_by(s: Scen
     s.refused(namespace="another")
     (told,) = s.lands()
     assert (told["purged"], told["steps"], told["events"]) == (1, 1, 2)
-    left = s.stored(s.run)
-    assert [len(rows) for rows in left] == [0, 0, 0, 0, 0, 1, 0, 0]
-    assert left[5][0]["day"].year > 2020
+    assert [len(rows) for rows in s.stored(s.run)] == [0] * 8
+    assert [(row["owner"], row["model_calls"]) for row in of_the_gone(s)] == [("ada", 1)]
+    assert of_the_gone(s)[0]["day"].year > 2020
+
+
+@case("purge")
+def what_runs_that_are_gone_spent_this_month_is_added_up(s: Scene) -> None:
+    for count in (1, 2):
+        old(s)
+        s.lands()
+        assert [row["model_calls"] for row in of_the_gone(s)] == [count]
+
+
+@case("forget_spend")
+def what_runs_that_are_gone_spent_is_forgotten_when_no_budget_counts_it(s: Scene) -> None:
+    s.run = NOBODY
+    s.others.append(uuid4())
+    spent(s, s.others[0], long_ago=True)
+    spent(s, s.run, long_ago=False)
+    s.refused()
+    spent(s, s.run, long_ago=True)
+    s.refused(namespace="another")
+    s.lands()
+    assert [row["day"].year > 2020 for row in of_the_gone(s)] == [True]
 
 
 @case("purge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,7 +11,7 @@ from agentrun.store import journal
 from tests.guards.scene import Scene, case
 
 BIRTHS = ("enqueue", "enqueue_many", "born_running")
-QUEUED = ("queues", "due_count", "due")
+QUEUED = ("queues", "due_count", "due", "due_and_known")
 
 
 @case(*BIRTHS)
@@ -114,8 +115,27 @@ def the_writes_in_flight_are_told_by_when_they_started_and_then_by_key(s: Scene)
     assert [row["key"] for row in s.do()] == ["first", "a", "b", "c"]
 
 
+def a_worker(
+    s: Scene,
+    *,
+    namespace: str | None = None,
+    kinds: Sequence[str] = ("test",),
+    queues: Sequence[str] = ("agentrun",),
+    seen_at: str = "now()",
+) -> None:
+    """A process that was seen then."""
+    with s.database.connection() as connection:
+        connection.execute(
+            "INSERT INTO agentrun.processes (id, namespace, name, kinds, queues, seen_at)"
+            f" VALUES (%s, %s, 'p', %s, %s, {seen_at})",  # type: ignore[arg-type]
+            [uuid4(), namespace or s.rows.namespace, list(kinds), list(queues)],
+        )
+
+
 @case(*QUEUED)
 def only_queued_runs_of_the_namespace_are_due(s: Scene) -> None:
+    a_worker(s, queues=list("abmnyz"))
+    a_worker(s, queues=list("by"), namespace=f"another {s.rows.namespace}")
     for queue in ("m", "n"):
         s.rows.queued(queue=queue)
     for queue in ("a", "z"):
@@ -128,8 +148,9 @@ def only_queued_runs_of_the_namespace_are_due(s: Scene) -> None:
     assert {queue: _count(s, queue=queue) for queue in "abmnyz"} == dict.fromkeys("abyz", 0) | {"m": 1, "n": 1}
 
 
-@case("due", "due_count")
+@case("due", "due_count", "due_and_known")
 def what_is_due_later_is_not_due(s: Scene) -> None:
+    a_worker(s)
     s.run = s.rows.queued()
     s.set("runs", s.run, due_at="=now() + interval '1 hour'")
     assert _count(s, grace=-7200.0) == 0
@@ -137,11 +158,25 @@ def what_is_due_later_is_not_due(s: Scene) -> None:
     assert _count(s) == 1
 
 
-@case("due")
+@case("due", "due_and_known")
 def what_became_due_just_now_has_its_wake_on_the_way(s: Scene) -> None:
+    a_worker(s)
     s.run = s.rows.queued()
     s.rows.make_due(s.run)
     assert _count(s, grace=7200.0) == 0
+
+
+@case("due_and_known")
+def what_no_live_worker_of_the_queue_takes_is_left_out(s: Scene) -> None:
+    s.run = s.rows.queued()
+    s.rows.make_due(s.run)
+    a_worker(s, namespace=f"another {s.rows.namespace}")
+    a_worker(s, seen_at="now() - interval '1 hour'")
+    a_worker(s, queues=["another"])
+    a_worker(s, kinds=["another"])
+    assert _count(s) == 0
+    a_worker(s)
+    assert _count(s) == 1
 
 
 @case("deadlines")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from agentrun import Client, Context, Effect, Reason, Status, durable, on_dead
 from agentrun.runtime import hooks
 from agentrun.settings import Settings
 from agentrun.store.database import Database
+from agentrun.store.diagnosis import DEAD_LETTERS
 from agentrun.testing.rows import Rows
 from tests.hooks.conftest import Data, Past
 from tests.waits.conftest import Go
@@ -66,6 +68,25 @@ def test_a_dead_letter_is_told_once_by_all_sweeps(
     assert "s3cr3t" not in str(said), "messages of errors quote what a run works on"
 
 
+@pytest.mark.parametrize(
+    "said", ["nul \x00", "half \ud83d", "\udc00 half", "\ud83d\ud83d", "whole \U0001f600 \\\\u0000"]
+)
+def test_an_error_that_postgresql_cannot_take_apart_is_told_and_holds_up_no_sweep(
+    said: str, rows: Rows, client: Client, heard: list[Data], sweep: Sweep, database: Database
+) -> None:
+    """JSON may hold what is no text there: PostgreSQL stores it, and refuses every question about it."""
+    error = json.dumps({"class": "unknown", "type": "Failed", "message": said, "step": "\U0001f600"})
+    run_id = rows.final(Status.FAILED, error=error)
+    assert sweep().told == 1
+    (told,) = heard
+    assert (told["run_id"], told["error_type"], told["step"]) == (str(run_id), "Failed", "\U0001f600")
+    found = database.rows(DEAD_LETTERS, {"namespace": client.settings.namespace})
+    assert [(row["cause"], row["run_ids"]) for row in found] == [("other", [run_id])]
+    stored = client.status(run_id).error
+    assert stored is not None
+    assert stored["message"] == said, "what is stored stays as it is"
+
+
 def test_what_the_reaper_dead_letters_is_told_with_the_command_that_helps(
     rows: Rows, heard: list[Data], sweep: Sweep
 ) -> None:
@@ -79,6 +100,17 @@ def test_what_the_reaper_dead_letters_is_told_with_the_command_that_helps(
     assert said[str(poison)]["command"] == f"agentrun redrive {poison}"
     assert said[str(writing)]["write_in_flight"] is True
     assert said[str(writing)]["command"] == f"agentrun resolve {writing}"
+
+
+@pytest.mark.settings(namespace="team")
+def test_a_dead_letter_of_another_namespace_names_it_beside_its_command(
+    dies: Callable[[], UUID], heard: list[Data], sweep: Sweep
+) -> None:
+    run_id = dies()
+    assert sweep().told == 1
+    (said,) = heard
+    assert said["command"] == f"agentrun redrive {run_id}"
+    assert said["needs"] == "AGENTRUN_NAMESPACE=team in its environment, or in a `.env` there"
 
 
 def test_a_redriven_run_that_dies_again_is_told_again(

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from agentrun import ConfigurationError, Settings, Status, durable, on_stalled
+from agentrun import ConfigurationError, Settings, Status, durable, log_line, on_stalled
 from agentrun.core.alarms import Shape
 from agentrun.runtime import hooks, pager
 from agentrun.runtime.engine import Engine
@@ -100,6 +100,34 @@ def test_a_run_of_every_shape_is_paged_once_with_its_facts(
         assert (step["key"], step["name"]) == ("#1", "pay")
     else:
         assert step is None
+
+
+NAMED = "AGENTRUN_NAMESPACE=team in its environment, or in a `.env` there"
+WORKERS = "AGENTRUN_DATABASE_URL, AGENTRUN_BROKER_URL, AGENTRUN_IMPORTS and " + NAMED
+
+
+@pytest.mark.settings(namespace="team")
+@pytest.mark.parametrize("shape", Shape)
+def test_a_page_of_another_namespace_names_it_beside_its_command(
+    shape: Shape, stage: Stage, heard: list[Data], pager: Page, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_stalled(log_line())
+    getattr(stage, shape)()
+    assert pager() == 1
+    (said,) = heard
+    assert said["needs"] == (WORKERS if said["command"].startswith("celery") else NAMED)
+    assert f" needs={said['needs']} " in caplog.records[-1].getMessage()
+
+
+def test_a_page_of_the_default_namespace_says_what_a_worker_needs(stage: Stage, heard: list[Data], pager: Page) -> None:
+    stage.unclaimed()
+    stage.no_progress()
+    assert pager() == 2
+    assert {said["shape"]: said["needs"] for said in heard} == {
+        Shape.UNCLAIMED: "AGENTRUN_DATABASE_URL, AGENTRUN_BROKER_URL and AGENTRUN_IMPORTS in its environment, "
+        "or in a `.env` there",
+        Shape.NO_PROGRESS: None,
+    }
 
 
 @pytest.mark.parametrize("kind", ["remote", "external"])

@@ -118,6 +118,32 @@ def test_strict_dispatch_settles_the_run_as_failed_and_raises(settings: Settings
     client.close()
 
 
+def test_the_log_promises_no_sweep_where_strict_dispatch_settles_the_run(
+    settings: Settings, closed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    patient = settings.model_copy(update={"publish_timeout_seconds": 60.0})
+    with Client(settings=patient, broker_url=closed, dispatch_failure="fail") as client:
+        for _ in range(3):
+            with pytest.raises(EnqueueFailed):
+                client.enqueue("now or never")
+        client.enqueue_many("whenever", ["x"] * 2)
+    said = [record.message for record in caplog.records if record.name == "agentrun.broker"]
+    assert said == [
+        "a wake could not be sent (OperationalError); strict dispatch: its run fails",
+        "2 wakes not sent while the broker was away; the sweep will send what is due",
+    ]
+
+
+def test_strict_dispatch_leaves_many_runs_and_those_of_a_transaction_to_the_sweep(
+    settings: Settings, closed: str, database_url: str
+) -> None:
+    with Client(settings=settings, broker_url=closed, dispatch_failure="fail") as client:
+        with psycopg.connect(database_url) as connection:
+            inside = client.enqueue("echo", "inside", connection=connection)
+        runs = [inside, *client.enqueue_many("echo", ["x"] * 2)]
+        assert {client.status(run_id).status for run_id in runs} == {Status.QUEUED}
+
+
 def test_a_commit_is_not_held_up(producer: Client, database_url: str) -> None:
     with within(BOUND + 1), psycopg.connect(database_url) as connection:
         run_id = producer.enqueue("echo", "inside", connection=connection)

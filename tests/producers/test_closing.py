@@ -18,8 +18,14 @@ from redis import Redis
 
 from agentrun import Actor, AsyncClient, Client, Context, NotAllowed, Settings, Status, durable
 from agentrun.broker import waiting
+from agentrun.broker.hints import Hints
+from agentrun.core.records import Run
+from agentrun.runtime.commands import Commands
 from agentrun.testing import until
 from agentrun.testing.rows import Rows
+
+AT_ONCE = 3.0
+"""Seconds from a client's closing to the end of a wait, on a busy machine; no look comes so early."""
 
 HARMLESS = {"drain", "close", "aclose"}
 """What may be called in any order when a process ends."""
@@ -179,17 +185,50 @@ async def test_calls_under_way_end_though_the_client_is_closed(async_client: Asy
     assert [row["payload"] for row in kept] == ["1"]
 
 
-async def test_a_wait_under_way_hears_that_the_client_is_closed(
-    async_client: AsyncClient, rows: Rows, redis: Redis, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
+    """The runs that waits have looked at. Each looks twice, and then nothing but a hint or the closing ends it."""
+    seen, look = list[UUID](), Commands.status
+
+    def status(commands: Commands, run_id: UUID) -> Run:
+        run = look(commands, run_id)
+        seen.append(run_id)
+        return run
+
+    monkeypatch.setattr(Commands, "status", status)
+    return seen
+
+
+@pytest.fixture
+def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wait looks again by itself."""
+    monkeypatch.setattr(waiting, "LOOK_AGAIN", 30.0)
+    monkeypatch.setattr(waiting, "WITHOUT_HINTS", 30.0)
+
+
+@pytest.mark.usefixtures("no_looks")
+async def test_a_wait_under_way_hears_at_once_that_the_client_is_closed(
+    async_client: AsyncClient, rows: Rows, redis: Redis, looks: list[UUID]
 ) -> None:
-    monkeypatch.setattr(waiting, "LOOK_AGAIN", 0.1)
     run_id = rows.queued()
     wait = asyncio.create_task(async_client.wait(run_id))
     channel = async_client._client.hints.channel(run_id)
-    await eventually(lambda: redis.pubsub_numsub(channel) == [(channel, 1)])
+    await eventually(lambda: redis.pubsub_numsub(channel) == [(channel, 1)] and len(looks) == 2)
     await async_client.aclose()
     with pytest.raises(NotAllowed, match="closed"):
-        await asyncio.wait_for(wait, 10)
+        await asyncio.wait_for(wait, AT_ONCE)
+    await eventually(lambda: redis.pubsub_numsub(channel) == [(channel, 0)])
+
+
+@pytest.mark.usefixtures("no_looks", "no_hints")
+async def test_an_asynchronous_wait_that_no_hint_reaches_hears_at_once_that_the_client_is_closed(
+    async_client: AsyncClient, rows: Rows, looks: list[UUID]
+) -> None:
+    wait = asyncio.create_task(async_client.wait(rows.queued()))
+    await eventually(lambda: len(looks) == 1)
+    await async_client.aclose()
+    with pytest.raises(NotAllowed, match="closed"):
+        await asyncio.wait_for(wait, AT_ONCE)
 
 
 def test_a_call_under_way_ends_though_the_client_is_closed(closing: Client, rows: Rows) -> None:
@@ -203,34 +242,57 @@ def test_a_call_under_way_ends_though_the_client_is_closed(closing: Client, rows
         assert call.result(20).status is Status.CANCELLED
 
 
-def test_a_wait_under_way_hears_that_its_client_is_closed(
-    closing: Client, rows: Rows, redis: Redis, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is no Redis."""
+    monkeypatch.setattr(Hints, "possible", False)
+
+
+@pytest.mark.usefixtures("no_looks", "no_hints")
+def test_a_wait_that_no_hint_reaches_hears_at_once_that_its_client_is_closed(
+    closing: Client, rows: Rows, looks: list[UUID]
 ) -> None:
-    monkeypatch.setattr(waiting, "LOOK_AGAIN", 0.1)
-    run_id = rows.queued()
-    with ThreadPoolExecutor(1) as threads:
-        wait = threads.submit(closing.wait, run_id)
-        channel = closing.hints.channel(run_id)
-        until(lambda: redis.pubsub_numsub(channel) == [(channel, 1)])
+    with ThreadPoolExecutor(1) as threads, closing:
+        wait = threads.submit(closing.wait, rows.queued())
+        until(lambda: len(looks) == 1)
         closing.close()
-        assert isinstance(wait.exception(10), NotAllowed)
+        assert isinstance(wait.exception(AT_ONCE), NotAllowed)
 
 
-@pytest.mark.parametrize("verb", ["wait", "result"])
-def test_all_who_wait_hear_that_their_client_is_closed_and_keep_no_connection(
-    closing: Client, rows: Rows, redis: Redis, verb: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("no_looks")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_wait_goes_on_though_another_process_closes_its_copy_of_the_client(
+    closing: Client, client: Client, rows: Rows, redis: Redis
 ) -> None:
-    monkeypatch.setattr(waiting, "LOOK_AGAIN", 0.5)
+    run_id, fork = rows.queued(), multiprocessing.get_context("fork")
+    channel = closing.hints.channel(run_id)
+    with ThreadPoolExecutor(1) as threads, closing:
+        wait = threads.submit(closing.wait, run_id)
+        until(lambda: redis.pubsub_numsub(channel) == [(channel, 1)])
+        child = fork.Process(target=closing.close)
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        client.cancel(run_id)
+        redis.publish(channel, "settled")
+        assert wait.result(20).status is Status.CANCELLED
+
+
+@pytest.mark.usefixtures("no_looks")
+@pytest.mark.parametrize("verb", ["wait", "result"])
+def test_all_who_wait_hear_at_once_that_their_client_is_closed_and_keep_no_connection(
+    closing: Client, rows: Rows, redis: Redis, verb: str, looks: list[UUID]
+) -> None:
     run_id = rows.queued()
     channel = closing.hints.channel(run_id)
     # Whatever happens, the client is closed before its threads are waited for: they would wait for ever.
     with ThreadPoolExecutor(3) as threads, closing:
         waits = [threads.submit(getattr(closing, verb), run_id) for _ in range(3)]
-        until(lambda: redis.pubsub_numsub(channel) == [(channel, 3)])
+        until(lambda: redis.pubsub_numsub(channel) == [(channel, 3)] and len(looks) == 6)
         closing.hints.close()
         assert redis.pubsub_numsub(channel) == [(channel, 3)], "closing takes no connection from who reads from it"
         closing.close()
-        refused = [wait.exception(20) for wait in waits]
+        refused = [wait.exception(AT_ONCE) for wait in waits]
     assert [type(each) for each in refused] == [NotAllowed] * 3
     until(lambda: redis.pubsub_numsub(channel) == [(channel, 0)])
 

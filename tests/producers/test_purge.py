@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -164,3 +165,43 @@ def test_without_the_setting_nothing_goes_and_nothing_is_asked(
     assert left(database) == set(made)
     with database.connection() as connection:
         assert connection.execute("SELECT 1 FROM agentrun.sweeps WHERE name = 'retention'").fetchone() is None
+
+
+def test_what_runs_spent_that_are_gone_counts_for_its_month_and_is_then_forgotten(
+    client: Client, old: Callable[..., list[UUID]], database: Database, clock: Clock
+) -> None:
+    """Whatever may go within its month: nothing of it is left behind for ever."""
+    runs = old(3)
+    with database.connection() as connection:
+        connection.execute(SPENT, [runs])
+    client.set_budget("ada", period="month", max_cost=Decimal(10))
+    (before,) = client.budgets("ada")
+    assert client.purge(older_than=DAYS, batch=2).runs == 3
+    (after,) = client.budgets("ada")
+    assert (before["cost"], after["cost"], after["tokens"]) == (Decimal(3), Decimal(3), 30)
+    clock.travel(days=32)
+    client.purge(older_than=DAYS)
+    with database.connection() as connection:
+        assert connection.execute("SELECT * FROM agentrun.spend").fetchall() == []
+
+
+SPENT = """
+INSERT INTO agentrun.spend (namespace, owner, day, run_id, tokens, cost, model_calls)
+SELECT 'default', 'ada', date_trunc('day', now() AT TIME ZONE 'UTC'), run_id, 10, 1, 1 FROM unnest(%s::uuid[]) AS run_id
+"""
+
+
+@pytest.mark.settings(retention_days=1)
+def test_retention_forgets_what_runs_spent_that_are_gone(
+    client: Client, old: Callable[..., list[UUID]], database: Database, clock: Clock, sweep: Callable[[], Found]
+) -> None:
+    runs = old(2)
+    with database.connection() as connection:
+        connection.execute(SPENT, [runs])
+    assert sweep().purged == 2
+    with database.connection() as connection:
+        assert len(connection.execute("SELECT * FROM agentrun.spend").fetchall()) == 1
+    clock.travel(days=32)
+    sweep()
+    with database.connection() as connection:
+        assert connection.execute("SELECT * FROM agentrun.spend").fetchall() == []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
 import pytest
 
 from agentrun import (
@@ -15,6 +19,8 @@ from agentrun import (
     StaleToken,
     TooLarge,
 )
+from agentrun.store.database import Database
+from agentrun.store.sql import Statement
 from tests.remote.conftest import Here
 
 pytestmark = pytest.mark.usefixtures("bodies")
@@ -49,6 +55,27 @@ def test_taking_is_exclusive(here: Here) -> None:
         here.client.take_step(run_id, by="second")
     with pytest.raises(NotAllowed, match="taken by `first`"):
         here.client.take_step(run_id, here.step(run_id).key, by="second")
+
+
+def test_a_take_whose_connection_breaks_after_its_commit_has_its_token_all_the_same(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it nobody could answer, and without a window nobody would offer the step again."""
+    run_id = here.parked("elsewhere", {})
+    once, broken = Database._once, list[str]()
+
+    def breaks(self: Database, statement: Statement, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        rows = once(self, statement, params)
+        if statement.name == "take_external" and not broken:
+            broken.append(statement.name)
+            raise psycopg.OperationalError("the connection was lost")
+        return rows
+
+    monkeypatch.setattr(Database, "_once", breaks)
+    taken = here.client.take_step(run_id, by="reviewer")
+    assert broken
+    here.client.complete_step(taken.token, {"fine": True})
+    assert here.engine.run(run_id).outcome == "completed"
 
 
 def test_a_token_answers_once(here: Here) -> None:
@@ -127,6 +154,17 @@ def test_a_retryable_failure_uses_up_a_try_after_its_backoff(here: Here) -> None
     again = here.client.take_step(run_id, by="reviewer")
     assert (again.attempt, again.idempotency_key) == (2, taken.idempotency_key)
     assert here.client.fail_step(again.token, "away", retryable=True) == "failed"
+
+
+@pytest.mark.parametrize("after", [1e18, float("inf"), float("nan"), -1.0])
+def test_a_try_after_a_time_that_never_comes_is_refused_and_the_step_stays_with_its_taker(
+    here: Here, after: float
+) -> None:
+    run_id = here.parked("elsewhere", {"retries": 2})
+    taken = here.client.take_step(run_id, by="reviewer")
+    with pytest.raises(InvalidRequest, match="retry_after must be 0 seconds to 10 years"):
+        here.client.fail_step(taken.token, "away", retryable=True, retry_after=after)
+    assert here.client.fail_step(taken.token, "away", retryable=True, retry_after=1) == "retried"
 
 
 def test_a_write_that_fails_without_a_word_on_what_happened_is_interrupted(here: Here) -> None:

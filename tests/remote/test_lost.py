@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from agentrun import NOT_APPLIED, Applied, Client, Context, Effect, StepFailed, current_step, durable, remote_step
+from agentrun.core.policy import Backoff
 from agentrun.runtime.engine import Engine
-from agentrun.runtime.kinds import Registry
+from agentrun.runtime.kinds import Registry, Retries
+from agentrun.store.offers import PENDING
 from tests.remote.conftest import Doing, Here
 
 pytestmark = pytest.mark.usefixtures("bodies")
@@ -55,6 +57,26 @@ def test_the_bound_is_a_setting(here: Here) -> None:
     assert here.step(run_id).status == "offered"
     here.lost(run_id)
     assert here.step(run_id).status == "failed"
+
+
+@pytest.mark.parametrize("pause", [1e12, 1e300])
+def test_a_pause_that_no_clock_can_hold_is_the_longest_that_may_be_and_ends_no_sweep(here: Here, pause: float) -> None:
+    @durable("pauses")
+    async def pauses(ctx: Context, step: str) -> Any:
+        return await ctx.remote(step, 1, retries=Retries(2, Backoff(pause, pause)), timeout=60)
+
+    silent, failed = here.parked("pauses", "double"), here.parked("pauses", "flaky")
+    here.taken_by_the_dead(silent)
+    here.sql("UPDATE agentrun.steps SET lease_expires_at = now() + interval '1 h' WHERE run_id = %s", silent)
+    here.sql("UPDATE agentrun.steps SET due_at = now() - interval '1 s' WHERE run_id = %s", silent)
+    assert here.sweep().steps_retried == 1
+    assert here.take(failed) == "retried"
+    for run_id in (silent, failed):
+        assert (here.step(run_id).status, here.step(run_id).attempt) == ("offered", 2)
+        (left,) = here.rows.database.rows(PENDING, {"run_id": run_id})
+        assert not left["due"]
+    here.due(silent)
+    assert here.take(silent) == "completed"
 
 
 def test_a_body_can_catch_that_its_step_is_lost(here: Here, kinds: Registry) -> None:

@@ -14,6 +14,7 @@ import pytest
 from redis import Redis
 
 from agentrun import Client, Context, Effect, NotAllowed, Outcome, RunFailed, Settings, Status, durable, remote_step
+from agentrun.core.outcome import LeaseLost
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.segment import run_segment
 from agentrun.runtime.taking import run_step
@@ -307,3 +308,39 @@ def test_who_is_interrupted_while_it_waits_for_its_run_leaves_it_to_a_worker(
     monkeypatch.undo()
     (run,) = client.list()
     assert (run.status, run.handback_count) == (Status.QUEUED, 1)
+
+
+def test_a_segment_that_comes_after_a_lost_one_in_the_same_process_is_interrupted_by_a_drain(
+    client: Client, make_engine: Callable[..., Engine], rows: Rows, sweep: Callable[[], object]
+) -> None:
+    """The lost one takes its time, and its end is none of the later one's."""
+    began: list[threading.Event] = [threading.Event(), threading.Event()]
+    over = asyncio.Event()
+    tries: list[int] = []
+
+    @durable("stubborn")
+    async def stubborn(ctx: Context) -> None:
+        mine = len(tries)
+        tries.append(mine)
+        began[mine].set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if mine == 0:
+                await over.wait()
+            raise
+
+    draining = make_engine()
+    run_id = client.enqueue("stubborn")
+    first = draining.begin(run_id)
+    assert began[0].wait(10)
+    for lease in draining.heartbeat.held():
+        lease.stop(LeaseLost())
+    rows.expire_lease(run_id)
+    sweep()
+    second = draining.begin(run_id)
+    assert began[1].wait(10)
+    draining.loop.call_soon_threadsafe(over.set)
+    assert first.result(10).outcome == Outcome.LEASE_LOST
+    draining.drain()
+    assert second.result(10).outcome == Outcome.HANDED_BACK

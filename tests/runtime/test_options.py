@@ -17,6 +17,8 @@ from agentrun.core.errors import BodyError, ConfigurationError, InvalidRequest
 from agentrun.core.policy import Backoff
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry
+from agentrun.runtime.remotesteps import remote_step, remote_steps
+from agentrun.settings import Settings
 
 QUICK = Backoff(base=0.001, cap=0.001)
 
@@ -303,6 +305,23 @@ BAD_OF_A_KIND: dict[str, list[tuple[Any, str]]] = {
         *((value, f"lease_seconds must be 1.*, not {value}") for value in (0, -1, 0.5, float("nan"), float("inf"))),
         (timedelta(seconds=30), r"lease_seconds must be 1.*not datetime\.timedelta\(seconds=30\)"),
     ],
+    "queue": [
+        (value, f"queue must be 1 to 200 printable .*, not {told}; leave it out for the usual queue")
+        for value, told in (
+            (7, "7"),
+            (True, "True"),
+            (["gpu"], r"\['gpu'\]"),
+            ("", "''"),
+            ("gpu\n", r"'gpu\\n'"),
+            ("gpu,cpu", "'gpu,cpu'"),
+            (" gpu", "' gpu'"),
+            ("q" * 201, "'q{40}'"),
+        )
+    ],
+    "four_eyes": [
+        (value, f"four_eyes must be True or False, not {told}")
+        for value, told in (("no", "'no'"), (0, "0"), (1, "1"), (None, "None"), (["ann"], r"\['ann'\]"))
+    ],
 }
 
 
@@ -325,6 +344,19 @@ def test_the_least_that_a_kind_may_say_is_kept(kinds: Registry, client: Client, 
     run_id = client.enqueue("k")
     engine.run(run_id)
     assert client.status(run_id).reason is Reason.RETRIES_EXHAUSTED
+
+
+@pytest.mark.parametrize("namespace", ["default", "team"])
+def test_a_queue_that_cannot_be_one_is_refused_of_a_run_and_of_a_remote_step(
+    namespace: str, settings: Settings
+) -> None:
+    with Client(settings=settings, namespace=namespace, kinds=Registry()) as there:
+        for value, told in BAD_OF_A_KIND["queue"]:
+            with pytest.raises(InvalidRequest, match=told):
+                there.enqueue("k", queue=value)
+            with pytest.raises(ConfigurationError, match=f"remote step `careless`: {told}"):
+                remote_step("careless", queue=value)(act)
+        assert (there.list(), remote_steps.get("careless")) == ([], None)
 
 
 def test_retries_and_their_backoff_refuse_what_they_cannot_be() -> None:

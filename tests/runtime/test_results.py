@@ -45,6 +45,12 @@ class Either(BaseModel):
     value: str | float
 
 
+class Noted(BaseModel):
+    model_config = ConfigDict(ser_json_bytes="base64")
+    note: Any
+    raw: bytes = b""
+
+
 class Sealed(BaseModel):
     """Writes a member that it does not read."""
 
@@ -227,6 +233,46 @@ def test_where_anything_may_stand_a_number_that_json_does_not_know_is_its_word(r
         return await ctx.step(act)
 
     assert run("k").result == {"value": "NaN", "word": "NaN"}
+
+
+@pytest.mark.parametrize("hint", [Noted, Noted | None, Any])
+def test_a_number_in_a_models_field_of_any_type_is_its_word_and_not_null(run: Any, client: Client, hint: Any) -> None:
+    seen: list[Any] = []
+
+    def act() -> Any:
+        return Noted(note={"at": [math.nan, None]})
+
+    act.__annotations__["return"] = hint
+
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        noted = await ctx.step(act)
+        seen.append(noted["note"] if hint is Any else noted.note)
+        if len(seen) < 2:
+            raise Retryable("a second segment, please")
+
+    done = run("k")
+    assert done.status is Status.COMPLETED
+    assert seen == [{"at": ["NaN", None]}] * 2, "the second time from the journal"
+    assert [step.result for step in client.steps(done.id)] == [{"note": {"at": ["NaN", None]}, "raw": ""}]
+
+
+@pytest.mark.parametrize("hint", [Noted, Any])
+def test_a_number_that_would_be_null_fails_its_step(run: Any, hint: Any) -> None:
+    """Its bytes are written otherwise than those of other values: then nobody knows how the rest would be."""
+
+    def act() -> Any:
+        return Noted(note=math.inf, raw=b"\xfb")
+
+    act.__annotations__["return"] = hint
+
+    @durable("k")
+    async def body(ctx: Context) -> None:
+        await ctx.step(act)
+
+    done = run("k")
+    assert done.error["type"] == "agentrun.core.errors.InvalidResult"
+    assert "NaN or an infinity in it would become null" in done.error["message"]
 
 
 # ---- of runs, of children, of remote steps

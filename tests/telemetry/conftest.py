@@ -10,6 +10,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Sampler
 
 from agentrun.runtime.engine import Engine
 from agentrun.settings import Settings
@@ -23,15 +24,20 @@ __all__ = ["Cli", "Past", "Worker", "cli", "healthy", "known", "no_hooks", "past
 class Exported:
     """What a collector would have got."""
 
-    def __init__(self) -> None:
+    def __init__(self, sampler: Sampler | None = None) -> None:
         self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider = TracerProvider(sampler, shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """In the order of their ends."""
-        return list(self.exporter.get_finished_spans())
+        """Segments and what is inside of them, in the order of their ends."""
+        return [span for span in self.exporter.get_finished_spans() if span.name != "agentrun.run"]
+
+    @property
+    def roots(self) -> list[ReadableSpan]:
+        """Of runs that have ended."""
+        return [span for span in self.exporter.get_finished_spans() if span.name == "agentrun.run"]
 
     def names(self) -> list[str]:
         return [span.name for span in self.spans]

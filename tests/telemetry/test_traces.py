@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import StatusCode
 from uuid_utils.compat import uuid7
 
@@ -24,7 +25,8 @@ from agentrun.runtime.engine import Engine
 from agentrun.runtime.stepspec import StepSpec
 from agentrun.settings import Settings
 from agentrun.telemetry import observer
-from agentrun.telemetry.spans import SeenSegment, root_of
+from agentrun.telemetry.roots import root_of
+from agentrun.telemetry.spans import SeenSegment
 from agentrun.testing import environment
 from agentrun.testing.publishing import RecordingPublisher
 from agentrun.testing.rows import Rows
@@ -274,6 +276,118 @@ def test_who_called_and_whose_child_it_is_are_links(client: Client, traced: Trac
     assert [link.context for link in first.links] == [request.get_span_context()]
     assert [UUID(int=link.context.trace_id) for link in second.links] == [run_id]
     assert trace_ids([second]) == {born.id}
+
+
+# ---- the run as a whole
+
+
+def test_the_segment_that_ends_a_run_tells_the_whole_of_it_as_the_parent_of_all(
+    client: Client, traced: Traced, exported: Exported, rows: Rows
+) -> None:
+    tries: list[int] = []
+
+    @durable("twice")
+    async def twice(ctx: Context, request: Any) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise Retryable("the first time")
+
+    run_id = client.enqueue("twice", SECRET, queue="gpu")
+    traced().run(run_id)
+    assert exported.roots == [], "nobody knows yet when it ends"
+    rows.make_due(run_id)
+    traced().run(run_id)
+    (root,), run = exported.roots, client.status(run_id)
+    assert root.parent is None
+    assert trace_ids([root]) == {run_id}
+    assert [is_inside(segment, root) for segment in exported.segments()] == [True, True]
+    assert dict(root.attributes or {}) == {
+        "agentrun.namespace": "default",
+        "agentrun.queue": "gpu",
+        "agentrun.run.id": str(run_id),
+        "agentrun.run.kind": "twice",
+        "agentrun.run.reason": "completed",
+        "agentrun.run.requeues": 1,
+    }
+    assert root.status.status_code is StatusCode.UNSET
+    assert root.start_time == pytest.approx(run.created_at.timestamp() * 1e9, abs=1e6)
+    assert root.end_time is not None
+    assert all((each.end_time or 0) <= root.end_time for each in exported.spans)
+    ids = [span.context.span_id for span in exported.spans if span.context is not None]
+    assert len(set(ids)) == len(ids), "all others have ids of their own"
+
+
+def test_of_a_failed_run_the_whole_has_failed_and_once_more_after_a_redrive(
+    client: Client, traced: Traced, exported: Exported
+) -> None:
+    @durable("fails")
+    async def fails(ctx: Context, request: Any) -> None:
+        await ctx.step(fail)
+
+    run_id = client.enqueue("fails", SECRET)
+    traced().run(run_id)
+    client.redrive(run_id)
+    traced().run(run_id)
+    first, second = exported.roots
+    for root in (first, second):
+        assert (root.status.status_code, root.status.description) == (StatusCode.ERROR, "ValueError")
+        assert SECRET not in root.to_json()
+    assert (first.context, first.start_time) == (second.context, second.start_time)
+    assert (first.end_time or 0) < (second.end_time or 0)
+
+
+def test_a_segment_that_does_not_end_its_run_tells_nothing_of_the_whole(
+    client: Client, traced: Traced, exported: Exported
+) -> None:
+    @durable("waits")
+    async def waits(ctx: Context, request: Any) -> None:
+        await ctx.signal("go")
+
+    assert traced().run(client.enqueue("waits")).outcome == "waiting"
+    assert len(exported.segments()) == 1
+    assert exported.roots == []
+
+
+def test_the_whole_is_sampled_as_its_segments_are(
+    client: Client, traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a sampler takes no trace that begins by itself."""
+
+    @durable("plain")
+    async def plain(ctx: Context, request: Any) -> None:
+        return None
+
+    for sampler, count in ((ParentBased(ALWAYS_OFF), 1), (ALWAYS_OFF, 0)):
+        made = Exported(sampler)
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", made.provider)
+        traced().run(client.enqueue("plain"))
+        assert (len(made.segments()), len(made.roots)) == (count, count)
+
+
+class Wrapped(trace.Tracer):
+    """Somebody's own, which lets nobody choose an id."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    def start_span(self, *args: Any, **options: Any) -> trace.Span:
+        return self._tracer.start_span(*args, **options)
+
+    def start_as_current_span(self, *args: Any, **options: Any) -> Any:
+        return self._tracer.start_as_current_span(*args, **options)
+
+
+def test_where_no_id_can_be_chosen_there_is_no_whole_and_the_rest_is_as_ever(
+    client: Client, traced: Traced, exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @durable("plain")
+    async def plain(ctx: Context, request: Any) -> None:
+        return None
+
+    tracer = Wrapped(exported.provider.get_tracer("agentrun"))
+    monkeypatch.setattr(exported.provider, "get_tracer", lambda *_: tracer)
+    assert traced().run(client.enqueue("plain")).outcome == "completed"
+    assert (len(exported.segments()), exported.roots) == (1, [])
 
 
 # ---- whether

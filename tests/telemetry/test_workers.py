@@ -47,9 +47,10 @@ def test_a_workers_runs_are_traced(client: Client, tracing_worker: Callable[...,
     tracing_worker(pool, every=0.1)
     run_id = client.enqueue("traced", 1)
     assert client.wait(run_id, timeout=30).result == 2
-    until(lambda: "agentrun.segment" in spans())
-    segment, step = spans()["agentrun.segment"], spans()["step compute"]
-    assert {UUID(span["context"]["trace_id"].removeprefix("0x")) for span in (segment, step)} == {run_id}
+    until(lambda: "agentrun.run" in spans())
+    root, segment, step = (spans()[name] for name in ("agentrun.run", "agentrun.segment", "step compute"))
+    assert {UUID(span["context"]["trace_id"].removeprefix("0x")) for span in (root, segment, step)} == {run_id}
+    assert (root["parent_id"], segment["parent_id"]) == (None, root["context"]["span_id"])
     assert step["parent_id"] == segment["context"]["span_id"]
     assert segment["attributes"]["agentrun.segment.outcome"] == "completed"
 
@@ -62,4 +63,4 @@ def test_what_a_worker_has_not_sent_yet_is_sent_when_it_ends(
     assert client.wait(client.enqueue("traced", 1), timeout=30).result == 2
     assert spans() == {}
     node.terminate()
-    assert set(spans()) == {"agentrun.segment", "step compute"}
+    assert set(spans()) == {"agentrun.run", "agentrun.segment", "step compute"}

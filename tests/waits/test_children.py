@@ -74,6 +74,18 @@ def test_results_come_in_the_order_of_the_calls_whatever_ends_first(
     assert [run.owner for run in client.list(parent=run_id)] == [None] * 3
 
 
+def test_attributes_that_cannot_be_stored_are_refused_before_the_child_is_born(client: Client, go: Go) -> None:
+    @durable("attributes")
+    async def attributes(ctx: Context) -> Any:
+        return await ctx.child("child", 1, attributes={"text": "\0"})
+
+    run = go(client.enqueue("attributes"))
+    assert run.error is not None
+    assert run.error["type"] == "agentrun.core.errors.InvalidRequest"
+    assert "attributes cannot be stored" in run.error["message"]
+    assert client.list(parent=run.id) == []
+
+
 def test_children_are_the_owners_own(client: Client, parked: Parked) -> None:
     run_id = parked("all", {"values": [1]}, owner="ann")
     assert [run.owner for run in client.list(parent=run_id)] == ["ann"]

@@ -211,3 +211,29 @@ def test_a_signed_call_can_be_verified_and_is_repeated_until_it_is_taken(
         assert signature == "sha256=" + hmac.new(b"shared secret", body, hashlib.sha256).hexdigest()
         assert json.loads(body)["run_id"] == str(run_id)
     assert b"s3cr3t" not in server.got[0][1]
+
+
+def test_what_a_redrive_asks_anew_is_told_again(
+    client: Client, parked: Parked, go: Go, travel: Travel, sweep: Callable[[], Any]
+) -> None:
+    """Whoever was told at first has heard since that nothing waits any more, if they have tried."""
+
+    @durable("patient")
+    async def patient(ctx: Context) -> Any:
+        both = ctx.approval("sure?", expires=60, on_expiry="fail"), ctx.approval("quite sure?")
+        return [bool(each) for each in await ctx.gather(*both, on_failure="fail_fast")]
+
+    heard: list[Data] = []
+    on_waiting(heard.append, name="hook")
+    run_id = parked("patient", None)
+    assert sweep().told == 2
+    travel.past_due(run_id)
+    sweep()
+    assert go(run_id).status is Status.FAILED
+    assert sweep().told == 0
+    client.redrive(run_id)
+    assert go(run_id).status is Status.WAITING
+    assert [sweep().told, sweep().told] == [2, 0]
+    assert sorted((told["question"], told["round"]) for told in heard) == [
+        ("quite sure?", 1), ("quite sure?", 2), ("sure?", 1), ("sure?", 2),
+    ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -53,6 +54,14 @@ def kept(rows: Rows) -> list[tuple[UUID, Any]]:
 def transactions(rows: Rows) -> int:
     with rows.database.connection() as connection:
         (row,) = connection.execute("SELECT count(DISTINCT xmin::text) FROM agentrun.signals").fetchall()
+        return row["count"]
+
+
+def blocked(rows: Rows) -> int:
+    with rows.database.connection() as connection:
+        (row,) = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        ).fetchall()
         return row["count"]
 
 
@@ -199,6 +208,30 @@ def ended_sessions(rows: Rows) -> int:
     with psycopg.connect(rows.database.url, autocommit=True) as connection:
         (count,) = connection.execute(blocked).fetchone() or (0,)
         return count
+
+
+def test_a_run_that_somebody_holds_holds_up_its_own_transaction_and_those_after_it(
+    client: Client, sent: RecordingPublisher, parked: Parked, rows: Rows
+) -> None:
+    """And none before it: their runs go on."""
+    runs = [parked("listen", 1), *(rows.queued() for _ in range(3 * MOST_TOGETHER - 1))]
+    before = len(sent.wakes)
+    with ThreadPoolExecutor(1) as threads:
+        with rows.database.transaction() as held:
+            held.execute("SELECT 1 FROM agentrun.runs WHERE id = %s FOR UPDATE", [runs[MOST_TOGETHER + 5]])
+            call = threads.submit(client.signal_many, runs, "go")
+            until(lambda: len(kept(rows)) == MOST_TOGETHER - 1)
+            until(lambda: blocked(rows) == 1)
+            assert [wake.run_id for wake in sent.wakes[before:]] == runs[:1]
+            assert len(kept(rows)) == MOST_TOGETHER - 1
+            assert not call.done()
+        assert ids(call.result(20)) == runs
+    assert len(kept(rows)) == len(runs) - 1
+
+
+def test_the_guide_says_how_many_go_together() -> None:
+    guide = Path(__file__).parents[2] / "docs/guides/waiting.md"
+    assert f"They go {MOST_TOGETHER} in one transaction" in guide.read_text()
 
 
 async def test_the_asynchronous_client_does_the_same(async_client: AsyncClient, rows: Rows) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -14,8 +16,11 @@ import pytest
 from agentrun import Actor, AsyncClient, Client, Context, Scope, Status, durable
 from agentrun.core.errors import AlreadyDecided, InvalidRequest, NotAllowed, NotFound, TooLarge, WaitExpired
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
-from agentrun.store import writer
+from agentrun.store import signals, waits, writer
+from agentrun.store.database import Database
+from agentrun.testing import RecordingPublisher, until
 from agentrun.testing.crash import CrashSweep, When
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked, Travel
@@ -328,3 +333,94 @@ def test_a_token_that_has_expired_is_refused(
     with pytest.raises(AlreadyDecided, match="expired"):
         client.webhook(token)
     assert go(run_id).result == "expired"
+
+
+@pytest.fixture
+def chain(client: Client) -> str:
+    """A kind whose run takes one signal and goes on as a fresh one, so many times."""
+
+    @durable("chain")
+    async def body(ctx: Context, heard: list[Any]) -> list[Any]:
+        heard.append(await ctx.signal("go"))
+        if len(heard) < 3:
+            ctx.continue_as_new(heard)
+        return heard
+
+    return "chain"
+
+
+def continuation(run_id: UUID) -> UUID:
+    """The run that goes on from this one."""
+    return uuid.uuid5(run_id, "continuation")
+
+
+def test_signals_that_nobody_took_go_along_with_a_continuation_in_order(
+    client: Client, chain: str, parked: Parked, go: Go
+) -> None:
+    run_id = parked(chain, [])
+    for payload in (1, 2, 3):
+        client.signal(run_id, "go", payload)
+    client.signal(run_id, "other", "kept")
+    for _ in range(2):
+        assert go(run_id).status is Status.COMPLETED
+        run_id = continuation(run_id)
+    assert [(kept["run_id"], kept["name"]) for kept in client.signals()] == [(run_id, "go"), (run_id, "other")]
+    assert go(run_id).result == [1, 2, 3]
+
+
+def test_a_signal_that_comes_at_the_moment_of_a_continuation_goes_along(
+    client: Client, engine: Engine, go: Go, database: Database
+) -> None:
+    """It commits when the statement that ends its run has begun, which cannot see it any more."""
+    began, go_on = threading.Event(), threading.Event()
+
+    @durable("hasty")
+    async def hasty(ctx: Context, left: int) -> Any:
+        if left:
+            began.set()
+            await asyncio.to_thread(go_on.wait, 10)
+            ctx.continue_as_new(left - 1)
+        return await ctx.signal("go")
+
+    run_id = client.enqueue("hasty", 1)
+    ended = engine.begin(run_id)
+    assert began.wait(10)
+    sent = {"run_id": run_id, "namespace": "default", "name": "go", "payload": '"here"', "by": "me", "data": "{}"}
+    with database.transaction() as sending:
+        sending.execute(waits.LOCK.sql, {"run_ids": [run_id]})
+        go_on.set()
+        until(lambda: _waits_for_a_lock(database), 10)
+        assert sending.execute(signals.SEND.sql, sent | {"kind": "signal", "expires_in": None}).fetchall()
+    assert ended.result(10).outcome == "completed"
+    assert go(continuation(run_id)).result == "here"
+
+
+def _waits_for_a_lock(database: Database) -> bool:
+    asked = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with database.connection() as connection:
+        return bool(connection.execute(asked).fetchall())
+
+
+def test_waits_that_a_continuation_leaves_behind_are_closed_and_hold_up_no_timer(
+    client: Client, parked: Parked, go: Go, travel: Travel, settings: Settings, publisher: RecordingPublisher,
+    database: Database,
+) -> None:  # fmt: skip
+    """Nobody can answer them any more, and a sweep that looks at the oldest first would come to nothing else."""
+
+    @durable("leaves")
+    async def leaves(ctx: Context, left: int) -> None:
+        await ctx.webhook(expires=60)
+        if left:
+            ctx.continue_as_new(left - 1)
+        await ctx.sleep(days=1)
+
+    run_id = client.enqueue("leaves", 1)
+    assert go(run_id).status is Status.COMPLETED
+    assert [wait["status"] for wait in travel.waits(run_id)] == ["closed"]
+    last = continuation(run_id)
+    assert go(last).status is Status.WAITING
+    travel("UPDATE agentrun.waits SET due_at = now() - interval '1 h' WHERE run_id = %s", run_id)
+    travel("UPDATE agentrun.waits SET due_at = now() - interval '1 s' WHERE run_id = %s AND kind = 'timer'", last)
+    narrow = settings.model_copy(update={"sweep_batch": 1})
+    assert Sweep(narrow, database, publisher, by="sweep:test").run().answered == 1
+    assert go(last).status is Status.COMPLETED

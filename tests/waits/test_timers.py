@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from agentrun import Client, Context, Status, durable
+from agentrun import BodyError, Client, Context, InvalidRequest, Status, durable
 from agentrun.runtime.engine import Engine
 from agentrun.testing import RecordingPublisher, until
 from agentrun.testing.rows import Rows
@@ -125,6 +126,29 @@ def test_an_instant_without_a_time_zone_is_refused_and_one_in_the_past_ends_at_o
     go(past)
     sweep()
     assert go(past).result == "rested"
+
+
+@pytest.mark.parametrize("span", [timedelta(days=4_000_000), 1e300, math.nan, math.inf])
+def test_a_time_that_no_clock_can_hold_is_refused_before_anything_is_stored(
+    client: Client, go: Go, travel: Travel, span: Any
+) -> None:
+    @durable("for-ever")
+    async def for_ever(ctx: Context) -> None:
+        with pytest.raises(BodyError, match="less than 30 years"):
+            await ctx.signal("go", timeout=span)
+        with pytest.raises(BodyError, match="less than 30 years"):
+            await ctx.approval("sure?", expires=span)
+        with pytest.raises((BodyError, OverflowError, ValueError)):
+            await ctx.sleep(span)
+        for year in (1, 9999):
+            with pytest.raises(BodyError, match="years 2 to 9990"):
+                await ctx.sleep_until(datetime(year, 6, 1, tzinfo=UTC))
+        with pytest.raises(InvalidRequest, match="role must be"):
+            await ctx.approval("sure?", expires=60, on_expiry="escalate", escalate_to="a\0b")
+
+    run_id = client.enqueue("for-ever")
+    assert go(run_id).status is Status.COMPLETED
+    assert travel.waits(run_id) == []
 
 
 def test_a_sleep_in_one_branch_does_not_hold_up_the_others(client: Client, parked: Parked, go: Go) -> None:

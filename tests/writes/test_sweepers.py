@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from agentrun.core.errors import AgentrunError
@@ -112,3 +113,44 @@ def test_a_restart_of_postgres_in_the_middle_of_a_sweep_loses_nothing(
     thread.join(30)
     assert told(look) == Counter(claimed=50, lease_lost=50, reaped=50)
     assert len(ids) == 50
+
+
+@pytest.mark.settings(sweep_batch=5)
+def test_runs_whose_kind_nobody_knows_hold_up_no_run_whose_wake_was_lost(
+    settings: Settings, database: Database, publisher: RecordingPublisher, rows: Rows, look: Look
+) -> None:
+    """They stay due, and are older; however many sweeps there are, none came to what is behind them."""
+    unknown = [rows.queued(kind="withdrawn") for _ in range(6)]
+    lost = rows.queued(kind="known")
+    look("UPDATE agentrun.runs SET due_at = now() - interval '1 hour' WHERE kind = 'withdrawn'")
+    look("UPDATE agentrun.runs SET due_at = now() - interval '1 minute' WHERE kind = 'known'")
+    look(
+        "INSERT INTO agentrun.processes (id, namespace, name, kinds, queues)"
+        " VALUES (gen_random_uuid(), 'default', 'w', '{known}', '{agentrun}')"
+    )
+    found = Sweep(settings, database, publisher, by="sweep:test").run()
+    woken = [wake.run_id for wake in publisher.wakes]
+    assert (len(woken), found.woken, woken.count(lost)) == (6, 6, 1)
+    assert set(woken) - {lost} < set(unknown)
+
+
+def test_a_row_that_cannot_be_settled_holds_up_nothing_else_of_a_sweep(
+    settings: Settings, database: Database, publisher: RecordingPublisher, rows: Rows, look: Look
+) -> None:
+    """What went wrong is raised when all the rest is done: no sweep that fails looks like one that found nothing."""
+    broken, timer, asks = rows.waiting(), rows.waiting(), rows.waiting()
+    for run_id in (broken, timer, asks):
+        rows.wait(run_id, kind="timer" if run_id == timer else "approval")
+    policy = """UPDATE agentrun.waits SET due_at = now() - interval '1 h', on_expiry = '{"policy": "escalate",
+        "default": null, "role": "no \\u0000 role", "seconds": 60}' WHERE run_id = %s"""
+    look(policy, (broken,))
+    look("UPDATE agentrun.waits SET due_at = now() - interval '1 s' WHERE run_id = ANY(%s)", ([timer, asks],))
+    late, queued = rows.queued(parent_id=rows.final(Status.CANCELLED)), rows.queued()
+    look("UPDATE agentrun.runs SET due_at = now() - interval '1 minute' WHERE id = %s", (queued,))
+    sweep = Sweep(settings, database, publisher, by="sweep:test")
+    with pytest.raises(psycopg.DataError, match="NUL"):
+        sweep.run()
+    assert (sweep.found.answered, sweep.found.cancelled) == (2, 1)
+    assert rows.row(late)["status"] == "cancelled"
+    assert queued in {wake.run_id for wake in publisher.wakes}
+    assert look("SELECT 1 AS there FROM agentrun.sweeps WHERE name = 'sweep'")
