@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter
 
@@ -32,6 +32,8 @@ from agentrun.runtime.wishes import Wishing
 from agentrun.store.batches import Write
 from agentrun.store.offering import OFFER
 
+T = TypeVar("T")
+
 LONGEST_PAUSE = 600.0
 """Seconds between two tries, where the body says how long the first pause is: the row keeps the time, not a process."""
 
@@ -52,10 +54,52 @@ class OfferSpec:
     decoded: Callable[[str], Any]
 
 
+class _Tried(TypedDict, total=False):
+    timeout: timedelta | float | None
+    retries: Retries | int | None
+    backoff: float | None
+    redispatch_max: int | None
+
+
+class RemoteOptions(_Tried, total=False):
+    """What `remote` may be told beside its result's type, for type checkers: the method says what each means."""
+
+    queue: str | None
+    pickup_timeout: timedelta | float | None
+    effect: Effect | str | None
+
+
+class ExternalOptions(_Tried, total=False):
+    """The same for `external`."""
+
+    window: timedelta | float | None
+    effect: Effect | str
+
+
 class RemoteVerbs(Wishing):
     """Mixed into Context. Positions are taken when a verb is called, as for steps."""
 
     waits: Waits
+
+    @overload
+    def remote(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        returns: type[T],
+        **options: Unpack[RemoteOptions],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def remote(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        returns: Any = None,
+        **options: Unpack[RemoteOptions],
+    ) -> Coroutine[Any, Any, Any]: ...
 
     def remote(
         self,
@@ -104,6 +148,26 @@ class RemoteVerbs(Wishing):
             decoded=_decoder(TypeAdapter(returns) if returns is not None else known),
         )
         return self._offered(spec)
+
+    @overload
+    def external(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        returns: type[T],
+        **options: Unpack[ExternalOptions],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def external(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        returns: Any = None,
+        **options: Unpack[ExternalOptions],
+    ) -> Coroutine[Any, Any, Any]: ...
 
     def external(
         self,
