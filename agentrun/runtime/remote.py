@@ -21,6 +21,7 @@ from agentrun.core.outcome import LeaseLost, Parked
 from agentrun.core.policy import Backoff
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, WaitKind, WaitStatus
+from agentrun.runtime.checks import checked_queue
 from agentrun.runtime.current import idempotency_key
 from agentrun.runtime.effects import as_effect
 from agentrun.runtime.gathering import note_waiting
@@ -125,7 +126,8 @@ class RemoteVerbs(Wishing):
         is the result's type where this process has not registered the step.
 
         Raises StepFailed where it failed; its `error_type` says `remote_step_timeout` or `remote_step_lost` where
-        nobody answered. Raises InvalidRequest for an input that does not fit, before anything is stored.
+        nobody answered. Raises InvalidRequest for an input that does not fit and for what
+        is no queue's name, before anything is stored.
         """
         step = remote_steps.get(name)
         said = as_effect(effect) if effect is not None else None
@@ -143,7 +145,7 @@ class RemoteVerbs(Wishing):
             name=_named(name),
             effect=said or declared,
             input=self._within(text),
-            queue=settings.queue_of(queue, step.queue if step is not None else None),
+            queue=settings.queue_of(checked_queue(queue), step.queue if step is not None else None),
             policy=policy,
             decoded=_decoder(TypeAdapter(returns) if returns is not None else known),
         )
