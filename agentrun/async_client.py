@@ -132,7 +132,7 @@ class AsyncClient:
         payloads: Sequence[Any] | None = None,
         by: Actor | str = "client",
         expires: float | timedelta | None = None,
-    ) -> Sequence[Run | AgentrunError]:
+    ) -> list[Run | AgentrunError]:
         """As Client.signal_many."""
         verb = functools.partial(self._client.signal_many, run_ids, name, payload, payloads=payloads)
         return await self._call(verb, by=by, expires=expires)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
+from agentrun.runtime.checks import checked_flag
 from agentrun.runtime.stepspec import in_thread
 
 
@@ -24,6 +25,8 @@ class Approval:
     (seconds or a timedelta), `on_expiry`, `escalate_to` and `remind` are as for `ctx.approval`; with `editable`,
     whoever approves may change the arguments. `preview` takes the arguments as a rule does, and returns what a call
     would come to, for whoever decides; it is made once, as the run's owner (`current_step().owner`).
+
+    Raises InvalidRequest where `four_eyes` or `editable` is neither True nor False.
     """
 
     rule: Callable[..., Any] | None = None
@@ -35,6 +38,10 @@ class Approval:
     escalate_to: str | None = None
     remind: timedelta | float | None = None
     preview: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        checked_flag("four_eyes", self.four_eyes)
+        checked_flag("editable", self.editable)
 
     def __call__(self, **arguments: Any) -> bool:
         """What its rule says, so that `@effect(…, approval=Approval(…))` takes it in a rule's place."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from celery import bootsteps
+from celery.exceptions import CPendingDeprecationWarning
 from celery.worker.state import reserved_requests
 from kombu.transport import virtual
 from kombu.transport.redis import QoS
@@ -16,7 +18,12 @@ from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 from redis.exceptions import ResponseError
 
+from agentrun.store.outages import Outage, of_broker
+
 log = logging.getLogger("agentrun.worker")
+
+_CELERYS = "celery.worker.consumer.consumer"
+"""Celery's module and logger of that name."""
 
 A_MOMENT = 0.025
 """Seconds within which most messages are acknowledged."""
@@ -37,8 +44,16 @@ class OneClient(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        self._outage = of_broker(str(parent.app.conf.broker_url))
+        logging.getLogger(_CELERYS).addFilter(Lost(self._outage))
+        # What it warns of is set on purpose, and it would be said at every loss of the connection.
+        warnings.filterwarnings("ignore", category=CPendingDeprecationWarning, module=_CELERYS)
+
     def start(self, parent: Any) -> None:
         """After every connect: the channel is a new one then."""
+        self._outage.worked(who="consumer")
         channel = parent.task_consumer.channel
         if one_client(parent.connection, channel) and parent.hub is not None:
             # Nothing has been received yet. kombu has no other way to another class's object.
@@ -46,6 +61,26 @@ class OneClient(bootsteps.StartStopStep):
             before._on_collect.cancel()  # noqa: SLF001
             channel._qos = Held(channel, before.prefetch_count, parent.hub, before.can_consume)  # noqa: SLF001
             channel.handlers["BRPOP"] = Several(channel, parent).read
+
+
+class Lost(logging.Filter):
+    """In place of what Celery says of a connection that is lost, with its traceback, and of each try to get it back."""
+
+    def __init__(self, outage: Outage) -> None:
+        super().__init__()
+        self._outage = outage
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        said, error = str(record.msg), None
+        if said.startswith("consumer: Connection to broker lost") and record.exc_info:
+            error = record.exc_info[1]
+        elif said.startswith("consumer: Cannot connect to") and isinstance(record.args, tuple):
+            error = record.args[1]
+        if not isinstance(error, BaseException):
+            return True
+        self._outage.failed(error, who="consumer")
+        return False
 
 
 class Held(QoS):

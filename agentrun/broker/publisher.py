@@ -18,6 +18,7 @@ from agentrun.broker.names import LEAST_URGENT, REDIS_SCHEMES
 from agentrun.core.counting import counted
 from agentrun.core.wake import Wake
 from agentrun.settings import Settings
+from agentrun.store.outages import of_broker
 
 if TYPE_CHECKING:
     # Celery and Redis take 0.5 s to import, and who only reads runs sends nothing: they come with the first wake.
@@ -43,6 +44,7 @@ class CeleryPublisher:
         self._producer: Producer | None = None
         self._straight: Straight | None = None
         self._away_until, self._left = 0.0, 0
+        self._outage = of_broker(settings.broker_url or "")
         self._soon: queue.SimpleQueue[Wake | Literal["hints"] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._hints, self._ended, self._hinted = Hints(settings), list[UUID](), 0.0
@@ -60,19 +62,25 @@ class CeleryPublisher:
             if time.monotonic() < self._away_until:
                 self._left += _for_the_sweep(wakes)
                 return 0
-            self._tell_left()
             try:
                 for batch in batched(wakes, LARGEST_BATCH):
                     self._send_all(batch)
                     sent += len(batch)
             except _away() as error:
-                what_now = "strict dispatch: its run fails" if wakes[sent].strict else "the sweep will send it"
-                log.warning("a wake could not be sent (%s); %s", type(error).__name__, what_now)
-                self._left = _for_the_sweep(wakes[sent + 1 :])
-                # While the broker is away, callers are not made to wait for it one by one.
-                self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
-                self._drop()
+                self._failed(error, wakes[sent:])
+            else:
+                self._outage.worked()
+                self._tell_left()
         return sent
+
+    def _failed(self, error: Exception, unsent: Sequence[Wake]) -> None:
+        self._outage.failed(error)
+        if unsent[0].strict:
+            log.warning("a wake could not be sent (%s); strict dispatch: its run fails", type(error).__name__)
+        self._left += _for_the_sweep(unsent)
+        # While the broker is away, callers are not made to wait for it one by one.
+        self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
+        self._drop()
 
     def soon(self, wake: Wake) -> None:
         """Send in the background."""
@@ -93,10 +101,12 @@ class CeleryPublisher:
         with self._lock:
             try:
                 channel: Any = self._connected().default_channel
-                return int(channel.queue_declare(queue, passive=True).message_count)
+                waiting = int(channel.queue_declare(queue, passive=True).message_count)
+                self._outage.worked()
+                return waiting
             except _away() as error:
                 self._drop()
-                log.warning("queue %s cannot be counted (%s)", queue, type(error).__name__)
+                self._outage.failed(error)
                 return None
             except Exception as error:
                 # A queue nobody has declared yet raises the transport's own channel error: it holds nothing.
@@ -116,7 +126,7 @@ class CeleryPublisher:
         self._hints.close()
 
     def _tell_left(self) -> None:
-        """One line for all that nobody tried to send after the last failure."""
+        """One line for all that was not sent, once it is over."""
         left, self._left = self._left, 0
         if left:
             log.warning("%s not sent while the broker was away; the sweep will send what is due", counted(left, "wake"))

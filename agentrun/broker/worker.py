@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -36,8 +37,9 @@ from agentrun.runtime.settling import Report
 from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
 from agentrun.store.database import Database
+from agentrun.store.outages import REMIND_SECONDS, of_postgres
 from agentrun.store.schema import require_head
-from agentrun.store.troubles import explained
+from agentrun.store.troubles import away, explained
 from agentrun.telemetry import observer
 
 log = logging.getLogger("agentrun.worker")
@@ -96,6 +98,7 @@ class Process:
         self._shutdown: Shutdown | None = None
         self._sweeping = threading.Lock()
         self._slots: Slots | None = None
+        self._warned: dict[str, float] = {}
         self._begun: tuple[str, Future[Report]] | None = None
         self._queues: tuple[str, ...] = ()
         self._about: Mapping[str, Any] = {}
@@ -181,13 +184,22 @@ class Process:
 
     def sweep(self) -> dict[str, Any]:
         """One sweep; a second one in the same process at the same time is left out."""
+        engine = self.engine()
+        outage = of_postgres(engine.database.url)
         if not self._sweeping.acquire(blocking=False):
             return {"outcome": "already sweeping here"}
         try:
-            engine = self.engine()
             by = f"sweep:{engine.owner_suffix}"
             sweep = Sweep(self._settings, engine.database, engine.publisher, by=by, draining=engine.draining)
-            return asdict(sweep.run())
+            found = asdict(sweep.run())
+        except Exception as error:
+            if not away(error):
+                raise
+            outage.failed(error)
+            return {"outcome": "the database is away"}
+        else:
+            outage.worked()
+            return found
         finally:
             self._sweeping.release()
 
@@ -327,7 +339,10 @@ class Process:
             engine.database.close()
 
     def _sweep_in_background(self, why: str) -> None:
-        log.warning(why)
+        now = time.monotonic()
+        if now - self._warned.get(why, -REMIND_SECONDS) >= REMIND_SECONDS:
+            self._warned[why] = now
+            log.warning(why)
         self._in_background(self.sweep, "agentrun sweep")
 
     def _in_background(self, call: Callable[[], object], name: str) -> None:

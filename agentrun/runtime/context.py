@@ -128,6 +128,20 @@ class Context(RemoteVerbs, WaitingVerbs):
             raise BodyError(f"`{known.name}` is declared as a non-idempotent write; use ctx.write, which fences it")
         return self._perform(StepKind.STEP, known, function, args, kwargs)
 
+    @overload
+    def write(
+        self,
+        function: Callable[..., Coroutine[Any, Any, T]],
+        *args: Any,
+        effect: Effect | str | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def write(
+        self, function: Callable[..., T], *args: Any, effect: Effect | str | None = None, **kwargs: Any
+    ) -> Coroutine[Any, Any, T]: ...
+
     def write(
         self, function: Callable[..., Any], *args: Any, effect: Effect | str | None = None, **kwargs: Any
     ) -> Coroutine[Any, Any, Any]:
@@ -302,9 +316,21 @@ class SyncContext:
         """As `Context.child`; returns its result."""
         return self._wait(self._context.child(kind, request, **wishes))
 
+    @overload
+    def remote(self, name: str, input: Any = None, *, returns: type[T], **options: Any) -> T: ...
+
+    @overload
+    def remote(self, name: str, input: Any = None, **options: Any) -> Any: ...
+
     def remote(self, name: str, input: Any = None, **options: Any) -> Any:  # noqa: A002 - the word of the API
         """As `Context.remote`; returns the result."""
         return self._wait(self._context.remote(name, input, **options))
+
+    @overload
+    def external(self, name: str, input: Any = None, *, returns: type[T], **options: Any) -> T: ...
+
+    @overload
+    def external(self, name: str, input: Any = None, **options: Any) -> Any: ...
 
     def external(self, name: str, input: Any = None, **options: Any) -> Any:  # noqa: A002 - the word of the API
         """As `Context.external`; returns the result."""

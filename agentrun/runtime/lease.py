@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,11 +20,10 @@ from psycopg import Connection
 from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, StopSegment
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
+from agentrun.store.outages import of_postgres
 from agentrun.store.sql import Statement
 from agentrun.store.taking import RENEW_STEPS
 from agentrun.store.transitions import RENEW_ALL, RENEW_WAITING
-
-log = logging.getLogger("agentrun.runtime")
 
 MARGIN = 0.1
 """The share of a lease that is not relied on: a step does not start in it."""
@@ -111,6 +109,7 @@ class Heartbeat:
         self, database: Database, *, every: float, lease: float, on_beat: Callable[[Connection[type_of_row], int], None]
     ) -> None:
         self._database, self._every, self._default_lease, self._on_beat = database, every, lease, on_beat
+        self._outage = of_postgres(database.own_url)
         self._leases: dict[tuple[UUID, str | None], Lease] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
@@ -160,13 +159,15 @@ class Heartbeat:
             try:
                 self.beat()
             except psycopg.Error as error:
-                log.warning("the heartbeat cannot reach the database (%s); trying again", type(error).__name__)
+                self._outage.failed(error, who="heartbeat")
                 self._connection = None
                 self._give_up_expired()
                 self._wanted.wait(min(0.5, self._pause()))
             else:
+                self._outage.worked(who="heartbeat")
                 self._wanted.wait(self._pause())
             self._wanted.clear()
+        self._outage.gone("heartbeat")
 
     def _pause(self) -> float:
         return min([self._every, *(lease.seconds / 4 for lease in self.held())])

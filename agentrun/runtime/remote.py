@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter
 
@@ -21,6 +21,7 @@ from agentrun.core.outcome import LeaseLost, Parked
 from agentrun.core.policy import Backoff
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus, WaitKind, WaitStatus
+from agentrun.runtime.checks import checked_queue
 from agentrun.runtime.current import idempotency_key
 from agentrun.runtime.effects import as_effect
 from agentrun.runtime.gathering import note_waiting
@@ -31,6 +32,8 @@ from agentrun.runtime.waits import Waits, wait_id
 from agentrun.runtime.wishes import Wishing
 from agentrun.store.batches import Write
 from agentrun.store.offering import OFFER
+
+T = TypeVar("T")
 
 LONGEST_PAUSE = 600.0
 """Seconds between two tries, where the body says how long the first pause is: the row keeps the time, not a process."""
@@ -52,10 +55,52 @@ class OfferSpec:
     decoded: Callable[[str], Any]
 
 
+class _Tried(TypedDict, total=False):
+    timeout: timedelta | float | None
+    retries: Retries | int | None
+    backoff: float | None
+    redispatch_max: int | None
+
+
+class RemoteOptions(_Tried, total=False):
+    """What `remote` may be told beside its result's type, for type checkers: the method says what each means."""
+
+    queue: str | None
+    pickup_timeout: timedelta | float | None
+    effect: Effect | str | None
+
+
+class ExternalOptions(_Tried, total=False):
+    """The same for `external`."""
+
+    window: timedelta | float | None
+    effect: Effect | str
+
+
 class RemoteVerbs(Wishing):
     """Mixed into Context. Positions are taken when a verb is called, as for steps."""
 
     waits: Waits
+
+    @overload
+    def remote(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        returns: type[T],
+        **options: Unpack[RemoteOptions],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def remote(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        returns: Any = None,
+        **options: Unpack[RemoteOptions],
+    ) -> Coroutine[Any, Any, Any]: ...
 
     def remote(
         self,
@@ -81,7 +126,8 @@ class RemoteVerbs(Wishing):
         is the result's type where this process has not registered the step.
 
         Raises StepFailed where it failed; its `error_type` says `remote_step_timeout` or `remote_step_lost` where
-        nobody answered. Raises InvalidRequest for an input that does not fit, before anything is stored.
+        nobody answered. Raises InvalidRequest for an input that does not fit and for what
+        is no queue's name, before anything is stored.
         """
         step = remote_steps.get(name)
         said = as_effect(effect) if effect is not None else None
@@ -99,11 +145,31 @@ class RemoteVerbs(Wishing):
             name=_named(name),
             effect=said or declared,
             input=self._within(text),
-            queue=settings.queue_of(queue, step.queue if step is not None else None),
+            queue=settings.queue_of(checked_queue(queue), step.queue if step is not None else None),
             policy=policy,
             decoded=_decoder(TypeAdapter(returns) if returns is not None else known),
         )
         return self._offered(spec)
+
+    @overload
+    def external(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        returns: type[T],
+        **options: Unpack[ExternalOptions],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def external(
+        self,
+        name: str,
+        input: Any = None,
+        *,
+        returns: Any = None,
+        **options: Unpack[ExternalOptions],
+    ) -> Coroutine[Any, Any, Any]: ...
 
     def external(
         self,

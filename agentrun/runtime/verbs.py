@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from agentrun.core.codec import decode
 from agentrun.core.errors import BodyError
 from agentrun.core.words import Effect, StepKind, WaitKind
-from agentrun.runtime.checks import checked_name
+from agentrun.runtime.checks import checked_flag, checked_name
 from agentrun.runtime.childverbs import ChildVerbs
 from agentrun.runtime.schemas import checked_default, checked_schema
 from agentrun.runtime.stepspec import StepSpec
@@ -125,12 +125,14 @@ class WaitingVerbs(ChildVerbs):
 
         `role` says who is asked. With `editable`, whoever approves may change the payload (both are recorded). With
         `four_eyes`, the run's owner cannot approve. After `expires`: denied, WaitExpired, or another role is asked.
+
+        Raises InvalidRequest where one of the two is neither True nor False.
         """
         asks = {
             "question": question,
             "payload": _as_json(payload),
-            "editable": editable,
-            "four_eyes": four_eyes,
+            "editable": checked_flag("editable", editable),
+            "four_eyes": checked_flag("four_eyes", four_eyes),
         }
         spec = WaitSpec(
             self._key_alone("approval", instead=_EXPIRES),

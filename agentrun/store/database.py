@@ -16,6 +16,7 @@ from psycopg_pool import ConnectionPool
 
 from agentrun.core.errors import ConfigurationError
 from agentrun.store.connect import adapt, connect, conninfo, keeps_session, type_of_row
+from agentrun.store.outages import be_quiet
 from agentrun.store.sql import Statement
 from agentrun.store.troubles import explained
 
@@ -105,7 +106,12 @@ class Database:
 
     def dedicated(self, name: str) -> Connection[type_of_row]:
         """A connection of the caller's own, outside the pool (heartbeat, notifications); past a pooler, if possible."""
-        return connect(self._direct_url or self.url, name=name)
+        return connect(self.own_url, name=name)
+
+    @property
+    def own_url(self) -> str:
+        """Where `dedicated` connects to."""
+        return self._direct_url or self.url
 
     def close(self) -> None:
         """Close this process's pool."""
@@ -122,6 +128,7 @@ class Database:
 
     def _open(self) -> ConnectionPool[Connection[type_of_row]]:
         self._probe()
+        be_quiet()
         pool = ConnectionPool[Connection[type_of_row]](
             conninfo(self.url, name=self._name),
             kwargs={"autocommit": True, "row_factory": dict_row},

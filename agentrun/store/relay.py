@@ -19,6 +19,7 @@ from psycopg.sql import SQL, Identifier
 from agentrun.core.wake import Publisher, Wake
 from agentrun.store.connect import keeps_session
 from agentrun.store.database import Database
+from agentrun.store.outages import of_postgres
 
 log = logging.getLogger("agentrun.store")
 
@@ -33,6 +34,7 @@ class Relay:
         self._listening = threading.Event()
         self._closing = self._deaf = False
         self._thread: threading.Thread | None = None
+        self._outage = of_postgres(database.own_url)
 
     def announcing(self, wake: Wake) -> Mapping[str, str]:
         """The notification to write in the caller's transaction. Returns once somebody listens for it."""
@@ -56,9 +58,10 @@ class Relay:
             try:
                 self._listen()
             except psycopg.Error as error:
-                log.warning("commits cannot be listened for (%s); the sweep wakes their runs", type(error).__name__)
+                self._outage.failed(error, who=self._channel)
                 self._listening.clear()
                 threading.Event().wait(0.5)
+        self._outage.gone(self._channel)
 
     def _listen(self) -> None:
         with self._database.dedicated("agentrun relay") as connection:
@@ -71,6 +74,7 @@ class Relay:
                 self._listening.set()
                 return
             connection.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
+            self._outage.worked(who=self._channel)
             self._listening.set()
             while not self._closing:
                 for notice in connection.notifies(timeout=0.5, stop_after=1):

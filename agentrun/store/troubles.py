@@ -9,6 +9,7 @@ import psycopg.errors
 import sqlalchemy.exc
 
 from agentrun.core.errors import ConfigurationError, SchemaMismatch
+from agentrun.store.connect import broke
 
 _OTHER_SCHEMA = (
     psycopg.errors.UndefinedTable,
@@ -42,6 +43,12 @@ def explained(error: BaseException) -> ConfigurationError | None:
             )
         case _:
             return None
+
+
+def away(error: BaseException) -> bool:
+    """Whether the database cannot be reached, or went away meanwhile: nothing is wrong with what was asked."""
+    said_by = (error, error.__cause__, error.__context__) if isinstance(error, ConfigurationError) else (error,)
+    return any(each is not None and broke(each) for each in said_by)
 
 
 def _of_migrating(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ from psycopg import AsyncConnection
 from agentrun.core.outcome import LeaseLost
 from agentrun.store.batches import Rows, Write, sendings
 from agentrun.store.connect import broke, connect_async, type_of_row
+from agentrun.store.outages import of_postgres
 
 log = logging.getLogger("agentrun.store")
 
@@ -163,6 +164,7 @@ class Writer:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        of_postgres(self._url).gone(self._name)
         for write in [*self._waiting, *self._sent]:
             write.fail(LeaseLost())
         await self._disconnect()
@@ -262,8 +264,9 @@ class Writer:
         while self._connection is None or self._connection.closed:
             try:
                 self._connection = await connect_async(self._url, name=self._name)
+                of_postgres(self._url).worked(who=self._name)
             except psycopg.OperationalError as error:
-                log.warning("the database cannot be reached (%s); trying again", type(error).__name__)
+                of_postgres(self._url).failed(error, who=self._name)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
         return self._connection

@@ -13,7 +13,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart
 
 from agentrun import Client, Effect, Run, Status, current_step, effect
 from agentrun.agents import Approval, register_agent, run_agent
-from agentrun.core.errors import AlreadyDecided, ConfigurationError, Forbidden, InvalidAnswer
+from agentrun.core.errors import AlreadyDecided, ConfigurationError, Forbidden, InvalidAnswer, InvalidRequest
 from agentrun.runtime.kinds import Registry
 from tests.agents.conftest import Script, Turn, Ward
 
@@ -349,6 +349,13 @@ def test_what_is_no_approval_is_refused_at_registration(shop: Shop) -> None:
     script = Script(ONE)
     with pytest.raises(ConfigurationError, match="approvals"):
         register_agent(Agent(script.model, name="desk"), approvals={"pay": 3})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("wish", ["four_eyes", "editable"])
+def test_an_approval_whose_yes_or_no_is_neither_is_refused(wish: str) -> None:
+    wrong: dict[str, Any] = {wish: "no"}
+    with pytest.raises(InvalidRequest, match=f"{wish} must be True or False, not 'no'"):
+        Approval(**wrong)
 
 
 # ---- previews

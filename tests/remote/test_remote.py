@@ -98,3 +98,13 @@ def test_a_non_idempotent_step_that_was_not_applied_is_offered_afresh(here: Here
     assert here.take(run_id) == "completed"
     assert here.engine.run(run_id).outcome == "completed"
     assert doing.done == [5]
+
+
+@pytest.mark.parametrize("queue", [3, "", "gpu,cpu", " gpu", ["gpu"]])
+def test_what_is_no_queue_gets_no_step(here: Here, queue: object) -> None:
+    run_id = here.client.enqueue("asks", {"step": "double", "input": 1, "queue": queue})
+    assert here.failure(run_id) == "agentrun.core.errors.InvalidRequest"
+    error = here.client.status(run_id).error
+    assert error is not None
+    assert error["message"].startswith("queue must be 1 to ")
+    assert here.client.steps(run_id) == []

@@ -131,6 +131,18 @@ def test_who_started_a_run_cannot_approve_it_where_four_eyes_are_asked_for(
     assert go(denied).result[:2] == [False, "ann"]
 
 
+@pytest.mark.parametrize("wish", ["four_eyes", "editable"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_an_approval_whose_yes_or_no_is_neither_is_not_asked_for(
+    client: Client, go: Go, wish: str, value: object
+) -> None:
+    run = go(client.enqueue("refund", {wish: value}))
+    assert run.status is Status.FAILED
+    assert run.error is not None
+    assert run.error["message"].startswith(f"{wish} must be True or False, not {value!r}")
+    assert client.waits(run.id) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "result"),
     [
