@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from agentrun import (
 from agentrun.testing import environment, until
 from agentrun.testing.guard import Guard, Started
 from agentrun.testing.nodes import Node
+from agentrun.testing.proxy import Proxy
 from tests.writes.conftest import BODIES, Look
 
 ROOT = Path(__file__).parents[2]
@@ -172,3 +174,26 @@ def _host() -> str:
 
     assert psutil.pid_exists(os.getpid())
     return HOST
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_birth_whose_answer_was_lost_is_executed(settings: Settings, look: Look, key: str | None) -> None:
+    """The run was born, and the connection broke before anybody heard of it."""
+    executed: list[int] = []
+
+    @durable("told-late")
+    async def told_late(ctx: Context) -> int:
+        executed.append(1)
+        return 7
+
+    with Proxy(settings.require_database()) as line, ThreadPoolExecutor() as threads:
+        behind = settings.model_copy(update={"database_url": line.url})
+        with Client(settings=behind) as client:
+            assert client.list() == []
+            line.hold_answers()
+            answer = threads.submit(client.run, "told-late", idempotency_key=key)
+            until(lambda: look("SELECT 1 FROM agentrun.runs WHERE status = 'running'"))
+            line.cut()
+            assert answer.result(20) == 7
+    assert executed == [1]
+    assert [row["epoch"] for row in look("SELECT epoch FROM agentrun.runs WHERE status = 'completed'")] == [1]

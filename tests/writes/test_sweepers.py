@@ -177,7 +177,8 @@ def test_steps_whose_name_nobody_knows_hold_up_no_step_whose_message_was_lost(
         " AS each (namespace, queue, silent, step)"
     )
     look(
-        "INSERT INTO agentrun.processes (id, namespace, name, queues) VALUES (gen_random_uuid(), 'default', 'c', '{gpu}')"
+        "INSERT INTO agentrun.processes (id, namespace, name, queues)"
+        " VALUES (gen_random_uuid(), 'default', 'c', '{gpu}')"
     )
     found = Sweep(settings, database, publisher, by="sweep:test").run()
     woken = [wake.step_key for wake in publisher.wakes]
