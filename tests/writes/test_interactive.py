@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import psutil
@@ -176,24 +179,44 @@ def _host() -> str:
     return HOST
 
 
-@pytest.mark.parametrize("key", [None, "k"])
-def test_a_birth_whose_answer_was_lost_is_executed(settings: Settings, look: Look, key: str | None) -> None:
-    """The run was born, and the connection broke before anybody heard of it."""
-    executed: list[int] = []
+@contextlib.contextmanager
+def born_unheard(settings: Settings, look: Look, key: str | None) -> Generator[Future[Any]]:
+    """A run is born; once the block is over, the connection breaks before anybody heard of it."""
 
     @durable("told-late")
     async def told_late(ctx: Context) -> int:
-        executed.append(1)
-        return 7
+        return await ctx.step(seven)
 
     with Proxy(settings.require_database()) as line, ThreadPoolExecutor() as threads:
-        behind = settings.model_copy(update={"database_url": line.url})
+        behind = settings.model_copy(update={"database_url": line.url, "max_connections": 1})
         with Client(settings=behind) as client:
             assert client.list() == []
             line.hold_answers()
             answer = threads.submit(client.run, "told-late", idempotency_key=key)
             until(lambda: look("SELECT 1 FROM agentrun.runs WHERE status = 'running'"))
+            yield answer
             line.cut()
-            assert answer.result(20) == 7
-    assert executed == [1]
-    assert [row["epoch"] for row in look("SELECT epoch FROM agentrun.runs WHERE status = 'completed'")] == [1]
+            concurrent.futures.wait([answer], 20)
+
+
+async def seven() -> int:
+    return 7
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_birth_whose_answer_was_lost_is_executed(settings: Settings, look: Look, key: str | None) -> None:
+    with born_unheard(settings, look, key) as answer:
+        assert not answer.done()
+    assert answer.result(0) == 7
+    assert [(row["status"], row["epoch"]) for row in look("SELECT * FROM agentrun.runs")] == [("completed", 1)]
+    assert [row["attempt"] for row in look("SELECT * FROM agentrun.steps")] == [1]
+
+
+def test_a_birth_whose_answer_was_lost_is_not_executed_once_the_run_is_somebody_elses(
+    settings: Settings, look: Look
+) -> None:
+    with born_unheard(settings, look, None) as answer:
+        look("UPDATE agentrun.runs SET epoch = 2, claimed_by = 'worker:another:1'")
+    with pytest.raises(RunFailed, match="another process has taken the run over"):
+        answer.result(0)
+    assert look("SELECT * FROM agentrun.steps") == []
