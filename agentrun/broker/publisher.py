@@ -65,9 +65,11 @@ class CeleryPublisher:
                 for batch in batched(wakes, LARGEST_BATCH):
                     self._send_all(batch)
                     sent += len(batch)
-            except _away() as error:
+            except Exception as error:
+                # Whatever it is (an AMQP channel that was closed, a queue of another sort): the runs are there.
                 what_now = "strict dispatch: its run fails" if wakes[sent].strict else "the sweep will send it"
-                log.warning("a wake could not be sent (%s); %s", type(error).__name__, what_now)
+                foreseen = isinstance(error, _away())
+                log.warning("a wake could not be sent (%s); %s", type(error).__name__, what_now, exc_info=not foreseen)
                 self._left = _for_the_sweep(wakes[sent + 1 :])
                 # While the broker is away, callers are not made to wait for it one by one.
                 self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
@@ -207,7 +209,10 @@ class CeleryPublisher:
                     items.append(self._soon.get_nowait())
             self.wake(*(item for item in items if isinstance(item, Wake)))
             if "hints" in items:
-                self._hint()
+                try:
+                    self._hint()
+                except Exception:
+                    log.exception("hints could not be sent; whoever waits looks at the rows")
             if None in items:
                 return
 
