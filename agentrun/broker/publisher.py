@@ -65,16 +65,24 @@ class CeleryPublisher:
                 for batch in batched(wakes, LARGEST_BATCH):
                     self._send_all(batch)
                     sent += len(batch)
-            except Exception as error:
-                # Whatever it is (an AMQP channel that was closed, a queue of another sort): the runs are there.
+            except _away() as error:
                 what_now = "strict dispatch: its run fails" if wakes[sent].strict else "the sweep will send it"
-                foreseen = isinstance(error, _away())
-                log.warning("a wake could not be sent (%s); %s", type(error).__name__, what_now, exc_info=not foreseen)
+                log.warning("a wake could not be sent (%s); %s", type(error).__name__, what_now)
                 self._left = _for_the_sweep(wakes[sent + 1 :])
                 # While the broker is away, callers are not made to wait for it one by one.
                 self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
                 self._drop()
+            except Exception as error:
+                self._gave_up(error, wakes[sent:])
         return sent
+
+    def _gave_up(self, error: Exception, unsent: Sequence[Wake]) -> None:
+        """No outage: an AMQP channel that was closed, a queue of another sort. The runs are there all the same."""
+        what_now = "strict dispatch: its run fails" if unsent[0].strict else "the sweep will send it"
+        log.exception("a wake could not be sent (%s); %s", type(error).__name__, what_now)
+        self._left += _for_the_sweep(unsent[1:])
+        self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
+        self._drop()
 
     def soon(self, wake: Wake) -> None:
         """Send in the background."""

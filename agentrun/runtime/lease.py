@@ -164,6 +164,11 @@ class Heartbeat:
                 self._connection = None
                 self._give_up_expired()
                 self._wanted.wait(min(0.5, self._pause()))
+            except Exception:
+                # This thread keeps every lease of the process: nothing that goes wrong in one beat ends it.
+                log.exception("a heartbeat failed; trying again")
+                self._give_up_expired()
+                self._wanted.wait(min(0.5, self._pause()))
             else:
                 self._wanted.wait(self._pause())
             self._wanted.clear()

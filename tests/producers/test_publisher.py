@@ -1,4 +1,4 @@
-"""Whatever a broker's libraries raise is no producer's failure, and ends no thread: what was not sent is the sweep's."""
+"""Whatever a broker's libraries raise is no producer's failure and ends no thread: what was not sent is the sweep's."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_an_error_that_nobody_foresaw_ends_neither_hints_nor_wakes(
     hasty = settings.model_copy(update={"publish_timeout_seconds": 0.5})
     publisher, first, second = CeleryPublisher(hasty), uuid4(), uuid4()
     heard = redis.pubsub(ignore_subscribe_messages=True)
-    heard.subscribe(*(Hints(settings).channel(each) for each in (first, second)))  # pyright: ignore[reportUnknownMemberType]
+    heard.subscribe(*(Hints(settings).channel(each) for each in (first, second)))
     broken: Any = "no number"
     # In one batch with the hint: put before there is a thread to take it.
-    publisher._soon.put(Wake(first, "agentrun", "k", delay=broken))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    publisher._soon.put(Wake(first, "agentrun", "k", delay=broken))  # pyright: ignore[reportPrivateUsage]
     publisher.settled(first)
-    until(lambda: heard.get_message(timeout=0.1))  # pyright: ignore[reportUnknownMemberType]
+    until(lambda: heard.get_message(timeout=0.1))
     publisher.settled(second)
-    until(lambda: heard.get_message(timeout=0.1))  # pyright: ignore[reportUnknownMemberType]
+    until(lambda: heard.get_message(timeout=0.1))
     until(lambda: publisher.wake(Wake(second, "agentrun", "k")))
     publisher.soon(Wake(second, "agentrun", "k"))
     until(lambda: redis.llen("agentrun") == 2)
