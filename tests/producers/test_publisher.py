@@ -32,7 +32,8 @@ def test_an_error_that_nobody_foresaw_ends_neither_hints_nor_wakes(
 ) -> None:
     hasty = settings.model_copy(update={"publish_timeout_seconds": 0.5})
     publisher, first, second = CeleryPublisher(hasty), uuid4(), uuid4()
-    heard = redis.pubsub(ignore_subscribe_messages=True)
+    client: Any = redis
+    heard = client.pubsub(ignore_subscribe_messages=True)
     heard.subscribe(*(Hints(settings).channel(each) for each in (first, second)))
     broken: Any = "no number"
     # In one batch with the hint: put before there is a thread to take it.
