@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from amqp.exceptions import ConnectionError as AmqpConnectionError
 from kombu.exceptions import KombuError, OperationalError
 from redis.exceptions import RedisError
 
-AWAY = (OperationalError, KombuError, RedisError, OSError)
+AWAY = (OperationalError, KombuError, AmqpConnectionError, RedisError, OSError)

@@ -68,6 +68,8 @@ class CeleryPublisher:
                     sent += len(batch)
             except _away() as error:
                 self._failed(error, wakes[sent:])
+            except Exception as error:
+                self._gave_up(error, wakes[sent:])
             else:
                 self._outage.worked()
                 self._tell_left()
@@ -78,7 +80,17 @@ class CeleryPublisher:
         if unsent[0].strict:
             log.warning("a wake could not be sent (%s); strict dispatch: its run fails", type(error).__name__)
         self._left += _for_the_sweep(unsent)
-        # While the broker is away, callers are not made to wait for it one by one.
+        self._pause()
+
+    def _gave_up(self, error: Exception, unsent: Sequence[Wake]) -> None:
+        """No outage: an AMQP channel that was closed, a queue of another sort. The runs are there all the same."""
+        what_now = "strict dispatch: its run fails" if unsent[0].strict else "the sweep will send it"
+        log.exception("a wake could not be sent (%s); %s", type(error).__name__, what_now)
+        self._left += _for_the_sweep(unsent[1:])
+        self._pause()
+
+    def _pause(self) -> None:
+        # Until the broker is back, callers are not made to wait for it one by one.
         self._away_until = time.monotonic() + self._settings.publish_timeout_seconds
         self._drop()
 
@@ -217,7 +229,10 @@ class CeleryPublisher:
                     items.append(self._soon.get_nowait())
             self.wake(*(item for item in items if isinstance(item, Wake)))
             if "hints" in items:
-                self._hint()
+                try:
+                    self._hint()
+                except Exception:
+                    log.exception("hints could not be sent; whoever waits looks at the rows")
             if None in items:
                 return
 

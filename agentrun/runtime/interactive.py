@@ -18,6 +18,7 @@ from agentrun.runtime.kinds import Kind, kind_of
 from agentrun.runtime.segment import Report, run_claimed
 from agentrun.store.births import BORN_RUNNING, BY_KEYS
 from agentrun.store.connect import type_of_row
+from agentrun.store.reads import CLAIM_LANDED
 
 
 class Interactive:
@@ -40,7 +41,8 @@ class Interactive:
         refuse_draining(self._engine)
         body, params = self._born(kind, request, wishes, idempotency_key)
         asked_at = time.monotonic()
-        row = self._engine.database.row(BORN_RUNNING, params)
+        # The connection may have broken after the birth had committed: then the run is there, and ours.
+        row = self._engine.database.row(BORN_RUNNING, params) or self._engine.database.row(CLAIM_LANDED, params)
         if row is None:
             return self._earlier(body, params)
         claimed = row | {"request": params["request_text"], "keeps_request": params["request"] is not None}
@@ -55,6 +57,7 @@ class Interactive:
         params = self._commands.shared(body.name, body.options, wishes)
         settings = self._engine.settings
         what = f"the request of kind `{body.name}`"
+        token = self._engine.token()
         text = within(
             body.encode_request(request), settings.max_request_bytes, what=what, setting="AGENTRUN_MAX_REQUEST_BYTES"
         )
@@ -66,7 +69,8 @@ class Interactive:
             "key": idempotency_key,
             "lease": settings.lease_seconds,
             "by": self._engine.owner(Segment.INTERACTIVE),
-            "data": json.dumps({"segment": str(Segment.INTERACTIVE)}),
+            "claim": token,
+            "data": json.dumps({"segment": str(Segment.INTERACTIVE), "claim": token}),
         }
 
     def _result(self, body: Kind, report: Report) -> Any:
@@ -80,7 +84,12 @@ class Interactive:
         raise _failed(report.run_id, str(report.outcome), report.reason, report.error)
 
     def _earlier(self, body: Kind, params: Mapping[str, Any]) -> Any:
-        """The idempotency key is taken: the earlier run's result, where it has one."""
+        """The idempotency key is taken: the earlier run's result, where it has one.
+
+        Without a key, the run was born here over a connection that broke, and is somebody else's by now.
+        """
+        if params["key"] is None:
+            return self._result(body, Report(params["run_id"], Outcome.LEASE_LOST))
         rows: list[type_of_row] = self._engine.database.rows(BY_KEYS, {**params, "keys": [params["key"]]})
         run = self._commands.status(self._commands.same_as_before(params, rows))
         if not run.status.final:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +25,8 @@ from agentrun.store.outages import of_postgres
 from agentrun.store.sql import Statement
 from agentrun.store.taking import RENEW_STEPS
 from agentrun.store.transitions import RENEW_ALL, RENEW_WAITING
+
+log = logging.getLogger("agentrun.lease")
 
 MARGIN = 0.1
 """The share of a lease that is not relied on: a step does not start in it."""
@@ -161,6 +164,11 @@ class Heartbeat:
             except psycopg.Error as error:
                 self._outage.failed(error, who="heartbeat")
                 self._connection = None
+                self._give_up_expired()
+                self._wanted.wait(min(0.5, self._pause()))
+            except Exception:
+                # This thread keeps every lease of the process: nothing that goes wrong in one beat ends it.
+                log.exception("a heartbeat failed; trying again")
                 self._give_up_expired()
                 self._wanted.wait(min(0.5, self._pause()))
             else:

@@ -23,6 +23,7 @@ from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
 from agentrun.store.connect import type_of_row
 from agentrun.store.reads import OPEN_CHILDREN, RUNS_FAILED
 from agentrun.store.sweeping import IN_FLIGHT
+from agentrun.store.waits import LOCK
 
 
 class Operators:
@@ -37,25 +38,38 @@ class Operators:
     def cancel(self, run_id: UUID, *, by: Actor | str) -> Run:
         """End a queued or waiting run now, or ask a running one to. Cancelling twice is no error.
 
-        Raises NotFound, NamespaceMismatch, and NotAllowed where the run has ended otherwise.
+        Raises NotFound, NamespaceMismatch, and NotAllowed where the run has ended otherwise, or was redriven meanwhile.
         """
         name = self._may(by, Scope.CANCEL, run_id)
         params = self._namespace | {"run_id": run_id, "by": name, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
-        for _ in range(3):
-            ended = self.database.row(transitions.CANCEL, params)
+        for decide in (self._decided,) * 3 + (self._decided_under_lock,):
+            ended, asked = decide(params)
             if ended is not None:
                 self.publisher.settled(run_id)
                 self.publisher.wake(*woken_parents([ended]))
                 self._cancel_children(run_id, by=name)
-                return self._commands.shown(run_id, to=by)
-            if self.database.row(transitions.ASK_CANCEL, params) is not None:
+            if ended is not None or asked is not None:
                 return self._commands.shown(run_id, to=by)
             run = self.status(run_id)
             if run.status is Status.CANCELLED or run.cancel_requested_at is not None:
                 return self._commands.shown(run_id, to=by)
             if run.status.final:
                 raise NotAllowed(f"run `{run_id}` is {run.status} and cannot be cancelled")
-        return self._commands.shown(run_id, to=by)
+        raise NotAllowed(f"run `{run_id}` was redriven while it was being cancelled; cancel it again")
+
+    def _decided(self, params: Mapping[str, Any]) -> tuple[type_of_row | None, type_of_row | None]:
+        """The run that was ended, or that was asked to end. None of both: it moved in between, or there was nothing to
+        decide."""
+        ended = self.database.row(transitions.CANCEL, params)
+        return ended, None if ended is not None else self.database.row(transitions.ASK_CANCEL, params)
+
+    def _decided_under_lock(self, params: Mapping[str, Any]) -> tuple[type_of_row | None, type_of_row | None]:
+        """The same of a run that is claimed and put back in quick succession: no move comes between the two."""
+        lock = LOCK, {"run_ids": [params["run_id"]]}
+        both = (transitions.CANCEL, params), (transitions.ASK_CANCEL, params)
+        _, *decided = self.database.together(lock, *both)
+        ended, asked = (rows[0] if rows else None for rows in decided)
+        return ended, asked
 
     def _may(self, by: Actor | str, scope: Scope, run_id: UUID) -> str:
         """The name for the record. An actor's scope is checked; a plain name is taken as it is."""

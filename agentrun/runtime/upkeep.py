@@ -31,7 +31,7 @@ from agentrun.store.connect import broke, type_of_row
 from agentrun.store.database import Database
 from agentrun.store.diagnosis import FORGET_GONE
 from agentrun.store.needs import NEEDS
-from agentrun.store.offers import OFFERED_COUNT, OFFERED_DUE, OFFERED_QUEUES
+from agentrun.store.offers import OFFERED_COUNT, OFFERED_DUE, OFFERED_DUE_AND_KNOWN, OFFERED_QUEUES
 from agentrun.store.reads import OPEN_CHILDREN
 from agentrun.store.sql import Statement
 from agentrun.store.waits import DUE, LOST_CHILDREN
@@ -244,21 +244,22 @@ class Sweep:
                 continue
             params = self._scope | {"queue": queue, "grace": GRACE_SECONDS, "limit": min(due - depth, batch)}
             oldest = self._database.rows(sweeping.DUE, params)
-            wakes = [Wake.of(lost, cause="sweep") for lost in self._with_known(oldest, params)]
+            lost = self._with_known(oldest, sweeping.DUE_AND_KNOWN, params)
+            wakes = [Wake.of(run, cause="sweep") for run in lost]
             left = min(due - depth - len(oldest), STEPS_TO_A_RUN * batch)
             if left > 0:
-                offered = self._database.rows(OFFERED_DUE, params | {"limit": left})
-                wakes += [Wake.of_step(lost, cause="redispatch") for lost in offered]
+                params |= {"limit": left}
+                lost = self._with_known(self._database.rows(OFFERED_DUE, params), OFFERED_DUE_AND_KNOWN, params)
+                wakes += [Wake.of_step(step, cause="redispatch") for step in lost]
             self.found.woken += self._publisher.wake(*wakes)
 
-    def _with_known(self, oldest: list[type_of_row], params: Mapping[str, Any]) -> list[type_of_row]:
-        """And, where there are more than those, the oldest that somebody takes: runs whose kind nobody knows stay due,
-        and would hold up what came after them for as long as that is so."""
+    def _with_known(self, oldest: list[type_of_row], known: Statement, params: Mapping[str, Any]) -> list[type_of_row]:
+        """And, where there are more than those, the oldest that somebody takes: what nobody knows, a run by its kind or
+        a step by its name, stays due, and would hold up what came after it for as long as that is so."""
         if len(oldest) < params["limit"]:
             return oldest
-        there = {row["id"] for row in oldest}
-        known = self._database.rows(sweeping.DUE_AND_KNOWN, params)
-        return oldest + [row for row in known if row["id"] not in there]
+        there = {tuple(row.values()) for row in oldest}
+        return oldest + [row for row in self._database.rows(known, params) if tuple(row.values()) not in there]
 
     def _count(self, statement: Statement, queue: str, most: int) -> int:
         row = self._database.row(statement, self._scope | {"queue": queue, "limit": most})

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Integer, Text, and_, func, or_, select
+from sqlalchemy import ColumnElement, Double, Integer, Text, and_, func, literal_column, or_, select, true
 from sqlalchemy.dialects.postgresql import UUID
 
 from agentrun.core.words import StepKind
 from agentrun.store.elsewhere import ELSEWHERE, LOST, MAY_REPEAT, OFFER_COLUMNS, OFFERED, SILENT, STARTED, UNCLAIMED
+from agentrun.store.episodes import ALIVE
 from agentrun.store.mover import NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
-from agentrun.store.tables import runs, steps
+from agentrun.store.tables import processes, runs, steps
 from agentrun.store.waits import KEY
 
 QUEUE = param("queue", Text)
@@ -58,11 +59,21 @@ def _offered_count() -> Statement:
     return compiled("offered_count", select(func.count().label("due")).select_from(some))
 
 
-def _offered_due() -> Statement:
+def _offered_due(name: str, *those: ColumnElement[bool]) -> Statement:
     """Offered steps of a queue, oldest first, passing over those whose message may still be on its way."""
     settled = steps.c.due_at <= now() - seconds(param("grace", Double))
-    due = _of_open_runs(*OFFER_COLUMNS, runs.c.priority).where(_DUE, settled)
-    return compiled("offered_due", due.order_by(steps.c.due_at).limit(LIMIT))
+    due = _of_open_runs(*OFFER_COLUMNS, runs.c.priority).where(_DUE, settled, *those)
+    return compiled(name, due.order_by(steps.c.due_at).limit(LIMIT))
+
+
+def _known() -> ColumnElement[bool]:
+    """Whether a live process consumes the queue and has registered a step of that name."""
+    told = processes.c.about.op("->")(literal_column("'remote_steps'"))
+    names = func.json_array_elements_text(told).table_valued("name", name="told").render_derived(name="told")
+    listening = select(names.c.name).select_from(processes.join(names, true()))
+    listening = listening.where(processes.c.namespace == NAMESPACE, ALIVE, func.any(processes.c.queues) == QUEUE)
+    # As an array, what processes tell is read once, however many steps it is compared with.
+    return steps.c.name == func.any(func.array(listening.scalar_subquery()))
 
 
 def _pending() -> Statement:
@@ -116,7 +127,10 @@ TROUBLED = (
 )
 OFFERED_QUEUES = later(_offered_queues)
 OFFERED_COUNT = later(_offered_count)
-OFFERED_DUE = later(_offered_due)
+OFFERED_DUE = later(_offered_due, "offered_due")
+OFFERED_DUE_AND_KNOWN = later(lambda: _offered_due("offered_due_and_known", _known()))
+"""Without those that nobody takes, who stay the oldest for as long as that is so."""
+
 PENDING = later(_pending)
 EXTERNAL = {taken: later(_external, taken) for taken in (False, True)}
 STATE = later(_state)

@@ -35,7 +35,7 @@ from agentrun.store.mover import BY, NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
 from agentrun.store.sql import Statement, any_of, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import moves, runs, spend, steps, sweeps, waits
-from agentrun.store.transitions import write_left_behind
+from agentrun.store.transitions import write_unanswered, write_under_way
 
 _TIME = DateTime(timezone=True)
 _LONG_AGO = now() - seconds(param("older_than", Double))
@@ -61,7 +61,7 @@ def _may_go() -> tuple[ColumnElement[bool], ...]:
     """Ended long enough ago, chosen by the filters, no dead letter, and nobody that lives on depends on it."""
     kind, of_status = param("kind", Text), param("statuses", ARRAY(Text))
     parent, child = runs.alias("parent"), runs.alias("child")
-    dead = or_(runs.c.reason.in_([word(reason) for reason in DEAD_REASONS]), write_left_behind(runs.c.id))
+    dead = or_(runs.c.reason.in_([word(reason) for reason in DEAD_REASONS]), write_unanswered(runs.c.id))
     # A failed parent may be redriven, and asks for its children again.
     needed = [word(status) for status in sorted(set(Status) - {Status.COMPLETED, Status.CANCELLED})]
     living = [word(status) for status in sorted(set(Status) - FINAL)]
@@ -70,6 +70,8 @@ def _may_go() -> tuple[ColumnElement[bool], ...]:
         runs.c.status == func.any(of_status),
         or_(kind.is_(None), runs.c.kind == kind),
         or_(param("dead", Boolean), not_(dead)),
+        # Not even then: its taker's answer would find nothing, and nobody would know that it was ever asked for.
+        ~write_under_way(runs.c.id),
         ~exists().where(parent.c.id == runs.c.parent_id, parent.c.status.in_(needed)),
         ~exists().where(
             child.c.namespace == NAMESPACE, child.c.parent_id == runs.c.id, child.c.status.in_(living)
@@ -82,8 +84,9 @@ def _purge() -> Statement:
     """Delete what may go among the next runs, with all that belongs to it. One row: how much, and where to go on.
 
     Refuses, and passes over: a run that is not final, or has not been for so long; another status or kind than those
-    asked for; a dead letter or an interrupted write, unless `dead`; a run whose parent is open or has failed, whose
-    children are open, or for which an open wait waits; and a row that somebody has locked.
+    asked for; a dead letter or an interrupted write, unless `dead`; a write that its taker, elsewhere, may still
+    answer; a run whose parent is open or has failed, whose children are open, or for which an open wait waits; and a
+    row that somebody has locked.
     """
     looked = _looked()
     chosen = select(runs.c.id).where(runs.c.id == any_of(looked.c.id), *_may_go())

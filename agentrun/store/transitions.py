@@ -75,13 +75,23 @@ def write_left_behind(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
     return _started_write(run_id, or_(steps.c.lease_expires_at.is_(None), steps.c.lease_expires_at < now()))
 
 
-def _started_write(run_id: ColumnElement[Any], nobody_works_on_it: ColumnElement[bool]) -> ColumnElement[bool]:
+def write_unanswered(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether such a write was begun and nobody has said how it ended, whether or not somebody still works on it."""
+    return _started_write(run_id)
+
+
+def write_under_way(run_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether a taker whose lease still lives may be about to say how such a write ended."""
+    return _started_write(run_id, steps.c.lease_expires_at >= now())
+
+
+def _started_write(run_id: ColumnElement[Any], *whose: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(
         steps.c.run_id == run_id,
         steps.c.status == word(StepStatus.STARTED),
         steps.c.effect == word(Effect.NON_IDEMPOTENT_WRITE),
         ~steps.c.reconcilable,
-        nobody_works_on_it,
+        *whose,
     )
 
 

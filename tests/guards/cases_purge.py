@@ -158,11 +158,25 @@ def no_other_step_holds_a_run(s: Scene) -> None:
     in_flight(s, s.run, "ended", status="completed", finished_at="now")
     in_flight(s, s.run, "may be repeated", effect="idempotent_write")
     in_flight(s, s.run, "can be asked", reconcilable=True)
-    in_flight(s, s.run, "done elsewhere", lease_expires_at="infinity")
     s.lands()
     old(s, Status.CANCELLED)
     in_flight(s, s.run, "left by its worker", lease_expires_at="now")
     s.refused()
+
+
+@case("purge")
+def a_write_that_its_taker_may_still_answer_holds_its_run_whoever_asks(s: Scene) -> None:
+    old(s, Status.CANCELLED)
+    for run_id in (s.run, *s.others):
+        in_flight(s, run_id, "done elsewhere", lease_expires_at="infinity")
+    s.refused()
+    s.refused(dead=True)
+    old(s, Status.CANCELLED)
+    in_flight(s, s.run, "ended", status="completed", finished_at="now", lease_expires_at="infinity")
+    in_flight(s, s.run, "may be repeated", effect="idempotent_write", lease_expires_at="infinity")
+    in_flight(s, s.run, "can be asked", reconcilable=True, lease_expires_at="infinity")
+    in_flight(s, s.run, "left by its worker", lease_expires_at="now")
+    s.lands(dead=True)
 
 
 @case("purge")

@@ -387,3 +387,20 @@ def test_a_process_tells_that_it_is_here_and_that_it_has_gone(
     until(lambda: there()[0]["draining"])
     engine.close()
     assert there() == []
+
+
+def test_what_goes_wrong_in_a_heartbeat_ends_no_heartbeat(
+    client: Client, make_engine: Callable[..., Engine], rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It renews every lease of the process: with its thread, all of them would run out."""
+    beats: list[int] = []
+
+    def hearing(holds: int) -> dict[str, Any]:
+        beats.append(holds)
+        if len(beats) < 3:
+            raise KeyError("a bug")
+        return {"heard": True}
+
+    make_engine(hearing=hearing).announce()
+    until(lambda: len(beats) > 3)
+    assert "a heartbeat failed; trying again" in caplog.text

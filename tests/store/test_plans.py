@@ -123,6 +123,7 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     (sweeping.QUEUES, {"namespace": "default"}, {"runs_due"}, 200),
     (sweeping.DUE_COUNT, {"namespace": "default", "queue": QUEUE, "limit": 1100}, {"runs_due"}, 1500),
     (sweeping.DUE, {"namespace": "default", "queue": QUEUE, "limit": 100, "grace": 1.0}, {"runs_due"}, 400),
+    whole(sweeping.DUE_AND_KNOWN, "runs_due", 4_000, queue=QUEUE, limit=100, grace=1.0),
     (sweeping.DEADLINES, {"namespace": "default", "limit": 100}, {"runs_deadline"}, 100),
     (sweeping.IN_FLIGHT, {}, {"steps_in_flight"}, 20),
     (reads.FACTS, {"epoch": 1}, {"runs_pkey", "steps_in_flight"}, 20),
@@ -266,6 +267,34 @@ def test_the_sweeps_questions_use_their_indexes(
     assert indexes <= {node["Index Name"] for node in found if "Index Name" in node}, plan
     touched = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     assert touched <= pages, plan
+
+
+@pytest.fixture
+def unknown(full: Database) -> Iterator[Database]:
+    """As many steps on offer as runs are queued, of a name that nobody knows."""
+    with full.connection() as connection:
+        connection.execute(
+            "INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, queue, offered_at, due_at)"
+            " SELECT id, '#1', 'remote', 'withdrawn', 'read_only', 'offered', 1, 'gpu', now(), due_at"
+            " FROM agentrun.runs WHERE status = 'queued'"
+        )
+        connection.execute("ANALYZE agentrun.steps")
+        yield full
+        connection.execute("DELETE FROM agentrun.steps WHERE status = 'offered'")
+        connection.execute("VACUUM ANALYZE agentrun.steps")
+
+
+@pytest.mark.parametrize("generic", [False, True], ids=["custom plan", "generic plan"])
+@pytest.mark.parametrize("statement", [offers.OFFERED_DUE, offers.OFFERED_DUE_AND_KNOWN], ids=["all", "known"])
+def test_steps_on_offer_are_found_by_their_index_whoever_knows_them(
+    unknown: Database, statement: Statement, generic: bool
+) -> None:
+    params = {"namespace": "default", "queue": "gpu", "limit": 1000, "grace": 1.0}
+    plan = explained(unknown, statement, params, generic=generic)
+    found = list(nodes(plan))
+    assert not [node for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] not in SMALL], plan
+    assert "steps_offered" in {node.get("Index Name") for node in found}, plan
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 8_000, plan
 
 
 def test_every_question_of_the_sweep_is_asked_here() -> None:

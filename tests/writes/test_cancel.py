@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, LiteralString
 from uuid import UUID
 
 import pytest
 
-from agentrun import Client, Context, NotAllowed, Reason, Status, durable
+from agentrun import Client, Context, NotAllowed, Reason, Settings, Status, durable
 from agentrun.core.words import Effect
+from agentrun.runtime.commands import Commands
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.operators import Operators
+from agentrun.store.database import Database
+from agentrun.store.sql import Statement
+from agentrun.testing import RecordingPublisher
 from agentrun.testing.nodes import Node
 from agentrun.testing.rows import KIND, Rows
 from tests.writes.conftest import Look
@@ -66,6 +72,40 @@ def test_cancelling_twice_is_cancelling_once(client: Client, rows: Rows, status:
     before = rows.stored(run_id)
     client.cancel(run_id, by="bob")
     assert rows.stored(run_id) == before
+
+
+class Restless(Database):
+    """Before each look of a cancel, a worker claims the run, or puts it back: whichever lets that look miss it."""
+
+    at_last: Status = Status.QUEUED
+
+    def row(self, statement: Statement, params: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        where = {"cancel": Status.RUNNING, "ask_cancel": Status.QUEUED, "run_by_id": self.at_last}
+        if (status := where.get(statement.name)) is not None:
+            with self.connection() as connection:
+                connection.execute(_MOVED[status])
+        return super().row(statement, params)
+
+
+_MOVED: dict[Status, LiteralString] = {
+    Status.RUNNING: "UPDATE agentrun.runs SET status = 'running', claimed_by = 'w', epoch = epoch + 1, "
+    "lease_expires_at = now() + interval '1 hour' WHERE status = 'queued'",
+    Status.QUEUED: "UPDATE agentrun.runs SET status = 'queued', claimed_by = NULL, lease_expires_at = NULL "
+    "WHERE status = 'running'",
+}
+
+
+@pytest.mark.parametrize("at_last", [Status.QUEUED, Status.RUNNING])
+def test_a_run_that_never_keeps_still_is_cancelled_all_the_same(
+    settings: Settings, publisher: RecordingPublisher, kinds: Any, rows: Rows, at_last: Status
+) -> None:
+    run_id = rows.queued()
+    with contextlib.closing(Restless(settings.require_database(), name="agentrun test")) as database:
+        database.at_last = at_last
+        Operators(Commands(settings, database, publisher, kinds)).cancel(run_id, by="ann")
+    row = rows.row(run_id)
+    assert row["cancel_requested_by"] == "ann"
+    assert row["status"] == (Status.CANCELLED if at_last is Status.QUEUED else Status.RUNNING)
 
 
 @pytest.mark.parametrize("effect", [None, Effect.IDEMPOTENT_WRITE, Effect.NON_IDEMPOTENT_WRITE], ids=str)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import psutil
@@ -27,6 +31,7 @@ from agentrun import (
 from agentrun.testing import environment, until
 from agentrun.testing.guard import Guard, Started
 from agentrun.testing.nodes import Node
+from agentrun.testing.proxy import Proxy
 from tests.writes.conftest import BODIES, Look
 
 ROOT = Path(__file__).parents[2]
@@ -172,3 +177,46 @@ def _host() -> str:
 
     assert psutil.pid_exists(os.getpid())
     return HOST
+
+
+@contextlib.contextmanager
+def born_unheard(settings: Settings, look: Look, key: str | None) -> Generator[Future[Any]]:
+    """A run is born; once the block is over, the connection breaks before anybody heard of it."""
+
+    @durable("told-late")
+    async def told_late(ctx: Context) -> int:
+        return await ctx.step(seven)
+
+    with Proxy(settings.require_database()) as line, ThreadPoolExecutor() as threads:
+        behind = settings.model_copy(update={"database_url": line.url, "max_connections": 1})
+        with Client(settings=behind) as client:
+            assert client.list() == []
+            line.hold_answers()
+            answer = threads.submit(client.run, "told-late", idempotency_key=key)
+            until(lambda: look("SELECT 1 FROM agentrun.runs WHERE status = 'running'"))
+            yield answer
+            line.cut()
+            concurrent.futures.wait([answer], 20)
+
+
+async def seven() -> int:
+    return 7
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_birth_whose_answer_was_lost_is_executed(settings: Settings, look: Look, key: str | None) -> None:
+    with born_unheard(settings, look, key) as answer:
+        assert not answer.done()
+    assert answer.result(0) == 7
+    assert [(row["status"], row["epoch"]) for row in look("SELECT * FROM agentrun.runs")] == [("completed", 1)]
+    assert [row["attempt"] for row in look("SELECT * FROM agentrun.steps")] == [1]
+
+
+def test_a_birth_whose_answer_was_lost_is_not_executed_once_the_run_is_somebody_elses(
+    settings: Settings, look: Look
+) -> None:
+    with born_unheard(settings, look, None) as answer:
+        look("UPDATE agentrun.runs SET epoch = 2, claimed_by = 'worker:another:1'")
+    with pytest.raises(RunFailed, match="another process has taken the run over"):
+        answer.result(0)
+    assert look("SELECT * FROM agentrun.steps") == []

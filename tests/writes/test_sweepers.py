@@ -13,7 +13,7 @@ import pytest
 from agentrun.core.errors import AgentrunError
 from agentrun.core.words import Status
 from agentrun.embedded.postgres import StopMode
-from agentrun.runtime.upkeep import Sweep
+from agentrun.runtime.upkeep import STEPS_TO_A_RUN, Sweep
 from agentrun.settings import Settings
 from agentrun.store.database import Database
 from agentrun.testing import RecordingPublisher, until
@@ -154,3 +154,33 @@ def test_a_row_that_cannot_be_settled_holds_up_nothing_else_of_a_sweep(
     assert rows.row(late)["status"] == "cancelled"
     assert queued in {wake.run_id for wake in publisher.wakes}
     assert look("SELECT 1 AS there FROM agentrun.sweeps WHERE name = 'sweep'")
+
+
+@pytest.mark.settings(sweep_batch=1)
+def test_steps_whose_name_nobody_knows_hold_up_no_step_whose_message_was_lost(
+    settings: Settings, database: Database, publisher: RecordingPublisher, rows: Rows, look: Look
+) -> None:
+    """They stay on offer, and are older; however many sweeps there are, none came to what is behind them."""
+    parent = rows.waiting()
+    look(
+        "INSERT INTO agentrun.steps (run_id, key, kind, name, effect, status, epoch, queue, offered_at, due_at)"
+        f" SELECT '{parent}', n::text, 'remote', CASE WHEN n > {STEPS_TO_A_RUN} THEN 'known' ELSE 'withdrawn' END,"
+        " 'read_only', 'offered', 1, 'gpu', now(), now() - interval '1 hour' + n * interval '1 s'"
+        f" FROM generate_series(0, {STEPS_TO_A_RUN + 1}) AS n"
+    )
+    look(
+        "INSERT INTO agentrun.processes (id, namespace, name, queues, seen_at, about)"
+        " SELECT gen_random_uuid(), namespace, 'w', ARRAY[queue], now() - silent::interval,"
+        " json_build_object('remote_steps', json_build_array(step))"
+        " FROM (VALUES ('default', 'gpu', '0 s', 'known'), ('default', 'gpu', '1 hour', 'withdrawn'),"
+        " ('default', 'cpu', '0 s', 'withdrawn'), ('another', 'gpu', '0 s', 'withdrawn'))"
+        " AS each (namespace, queue, silent, step)"
+    )
+    look(
+        "INSERT INTO agentrun.processes (id, namespace, name, queues)"
+        " VALUES (gen_random_uuid(), 'default', 'c', '{gpu}')"
+    )
+    found = Sweep(settings, database, publisher, by="sweep:test").run()
+    woken = [wake.step_key for wake in publisher.wakes]
+    assert woken == [str(n) for n in range(STEPS_TO_A_RUN)] + [str(STEPS_TO_A_RUN + 1)]
+    assert found.woken == len(woken)
