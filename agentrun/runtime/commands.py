@@ -86,10 +86,10 @@ class Commands:
     def prepare(self, kind: str, request: Any, wishes: Wishes, idempotency_key: str | None) -> dict[str, Any]:
         """The parameters of the row. Raises InvalidRequest, TooLarge or UnknownKind; nothing is stored yet."""
         registered = self.kinds.get(checked_name("kind", kind))
-        if registered is None:
-            self._require_somewhere(kind)
-        text = self._request_text(kind, registered, request)
         params = self.shared(kind, registered.options if registered else Options(), wishes)
+        text = self._request_text(kind, registered, request)
+        if registered is None:
+            self._refuse_misspelt(kind, params["queue"])
         key = checked_name("idempotency_key", idempotency_key) if idempotency_key is not None else None
         return params | {"run_id": self.new_id(), "request": text, "digest": digest(text) if key else None, "key": key}
 
@@ -140,15 +140,15 @@ class Commands:
     ) -> list[UUID]:
         """Store many runs in one statement and wake them; ids in the order of the requests."""
         registered = self.kinds.get(checked_name("kind", kind))
-        if registered is None:
-            self._require_somewhere(kind)
+        shared = self.shared(kind, registered.options if registered else Options(), wishes)
         keys = checked_names("idempotency_key", keys) if keys is not None else None
         if keys is not None and (len(keys) != len(requests) or len(set(keys)) != len(keys)):
             raise InvalidRequest("idempotency_keys must be as many as the requests, and no key twice")
         texts = [self._request_text(kind, registered, request) for request in requests]
         ids = [self.new_id() for _ in texts]
         digests = [digest(text) for text in texts] if keys else [None] * len(texts)
-        shared = self.shared(kind, registered.options if registered else Options(), wishes)
+        if registered is None:
+            self._refuse_misspelt(kind, shared["queue"])
         each = {"run_ids": ids, "requests": texts, "digests": digests, "keys": list(keys or [None] * len(texts))}
         stored = {row["id"] for row in self.database.rows(births.ENQUEUE_MANY, shared | each)} if ids else set[UUID]()
         self.publisher.wake(*(self.wake_of(shared | {"run_id": run_id}) for run_id in ids if run_id in stored))
@@ -195,14 +195,18 @@ class Commands:
         text = registered.encode_request(request) if registered else encode(request, what=what)
         return within(text, self.settings.max_request_bytes, what=what, setting="AGENTRUN_MAX_REQUEST_BYTES")
 
-    def _require_somewhere(self, kind: str) -> None:
-        """A producer that knows no kinds may enqueue any; one that knows some is told of a misspelt one."""
+    def _refuse_misspelt(self, kind: str, queue: str) -> None:
+        """Raises UnknownKind for a kind that is certainly misspelt, as seen by a producer that knows some kinds.
+
+        Certain is it where a live worker takes runs from the queue, and no process seen within the hour knows the
+        kind. Without such a worker nobody can say: the run is stored, and waits for one.
+        """
         if not self.settings.imports:
             return
-        alive = {row["kind"] for row in self.database.rows(reads.KINDS_ALIVE, self._namespace)}
-        if kind not in alive:
-            nobody = "" if alive else "; no worker has told of its kinds yet: start one, or wait until it is seen"
-            raise UnknownKind(unknown(kind, tuple(sorted({*alive, *self.kinds.names()}))) + nobody)
+        told = self.database.rows(reads.KINDS_TOLD, self._namespace | {"queue": queue})
+        known = {row["kind"] for row in told}
+        if kind not in known and any(row["serves"] for row in told):
+            raise UnknownKind(unknown(kind, tuple(sorted({*known, *self.kinds.names()}))))
 
     def _settle_undispatched(self, run_id: UUID) -> None:
         settled = self.database.row(
