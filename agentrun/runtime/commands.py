@@ -38,7 +38,7 @@ from agentrun.runtime.checks import (
 )
 from agentrun.runtime.kinds import Kind, Options, Registry, unknown
 from agentrun.runtime.settling import named_writes
-from agentrun.runtime.spending import checked_limits
+from agentrun.runtime.spending import checked_cost, checked_limits
 from agentrun.settings import Settings
 from agentrun.store import births, reads, transitions
 from agentrun.store.connect import type_of_row
@@ -111,7 +111,7 @@ class Commands:
             "lease_seconds": options.lease_seconds,
             "max_requeues": options.max_requeues,
             "limits": json.dumps(limits) if limits is not None else None,
-            "planned_cost": wishes.planned_cost,
+            "planned_cost": checked_cost("planned_cost", wishes.planned_cost),
             "tags": checked_names("tag", wishes.tags),
             "attributes": checked_attributes(wishes.attributes),
             "owner": checked_name("owner", owner) if owner is not None else None,

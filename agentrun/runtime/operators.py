@@ -15,9 +15,11 @@ from agentrun.core.failures import failed_steps_in
 from agentrun.core.records import Run
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, Reason, Status, StepStatus
+from agentrun.runtime.checks import checked_name
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.external import External
 from agentrun.runtime.settling import woken_parents
+from agentrun.runtime.spending import checked_cost, checked_tokens
 from agentrun.store import transitions
 from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
 from agentrun.store.connect import type_of_row
@@ -167,11 +169,18 @@ class Operators:
     def set_budget(
         self, owner: str, *, period: str, max_tokens: int | None = None, max_cost: Decimal | None = None
     ) -> None:
-        """An owner's ceiling per `day` or `month` (UTC), in tokens and US dollars; None lifts it."""
+        """An owner's ceiling per `day` or `month` (UTC), in tokens and US dollars; None lifts it.
+
+        Raises InvalidRequest for what cannot be a ceiling: a NaN among them would stop nobody, ever.
+        """
         self._operates()
         if period not in ("day", "month"):
             raise InvalidRequest(f"a budget's period is day or month, not {period!r}")
-        params = {"owner": owner, "period": period, "max_tokens": max_tokens, "max_cost": max_cost}
+        ceilings = {
+            "max_tokens": checked_tokens("max_tokens", max_tokens),
+            "max_cost": checked_cost("max_cost", max_cost),
+        }
+        params = {"owner": checked_name("owner", owner), "period": period, **ceilings}
         self.database.rows(BUDGET_SET, self._namespace | params)
 
     def budgets(self, owner: str | None = None) -> Sequence[Mapping[str, Any]]:
