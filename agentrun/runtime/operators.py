@@ -25,6 +25,7 @@ from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
 from agentrun.store.connect import type_of_row
 from agentrun.store.reads import OPEN_CHILDREN, RUNS_FAILED
 from agentrun.store.sweeping import IN_FLIGHT
+from agentrun.store.troubles import explaining
 
 
 class Operators:
@@ -145,7 +146,7 @@ class Operators:
         target = StepStatus.COMPLETED if applied else StepStatus.NOT_APPLIED
         said = json.dumps({"key": key, "applied": applied})
         params = self._namespace | {"run_id": run_id, "key": key, "by": name, "result": text, "data": said}
-        with self.database.transaction() as connection:
+        with explaining(), self.database.transaction() as connection:
             if not connection.execute(transitions.RESOLVE[target].sql, params).fetchall():
                 raise NotAllowed(self._why_no_resolve(self.status(run_id), key))
             moved = connection.execute(transitions.REDRIVE.sql, params | {"redo": None, "data": said}).fetchall()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import psycopg
 import psycopg.errors
@@ -42,6 +44,21 @@ def explained(error: BaseException) -> ConfigurationError | None:
             )
         case _:
             return None
+
+
+@contextmanager
+def explaining() -> Generator[None]:
+    """Raises `explained` in place of what psycopg raises. A deadlock stays, and what it knows nothing of."""
+    try:
+        yield
+    except psycopg.errors.DeadlockDetected:
+        raise
+    except psycopg.Error as error:
+        known = explained(error)
+        if known is None:
+            raise
+        # The cause stays with it: who asked for a commit may want to know that it is in doubt.
+        raise known from error
 
 
 def _of_migrating(error: BaseException) -> bool:
