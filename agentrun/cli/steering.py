@@ -44,6 +44,8 @@ def redrive(
     """Put failed runs back to the queue: their journals are kept, their budgets start afresh."""
     if every == (run is not None):
         raise typer.BadParameter("give a RUN, or --all with filters")
+    if run is not None and (kind is not None or reason is not None):
+        raise typer.BadParameter("--kind and --reason choose among --all failed runs; of one RUN leave them out")
     if run is not None:
         _asked(run, as_json, lambda operator, run_id: operator.redrive(run_id, by=somebody(by)))
         return

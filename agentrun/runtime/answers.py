@@ -21,6 +21,7 @@ from agentrun.core.errors import (
 )
 from agentrun.core.records import Run
 from agentrun.core.words import WaitKind, WaitStatus
+from agentrun.runtime.filters import checked_token
 from agentrun.runtime.resolving import Answer, Ended, Refused, Row
 from agentrun.runtime.schemas import fits
 from agentrun.runtime.sending import Sending
@@ -95,7 +96,7 @@ class Answers(Sending):
 
         Whoever holds the token may answer; it does not learn what the run was asked.
         """
-        row = self._database.row(waits.BY_TOKEN, {"token_digest": token_digest(token)})
+        row = self._database.row(waits.BY_TOKEN, {"token_digest": token_digest(checked_token(token))})
         if row is None or row["namespace"] != self._namespace["namespace"]:
             raise NotFound("no wait belongs to this token")
         run = self._commands.unchecked(row["run_id"])

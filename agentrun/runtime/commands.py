@@ -36,6 +36,7 @@ from agentrun.runtime.checks import (
     checked_queue,
     checked_seconds,
 )
+from agentrun.runtime.filters import LARGEST_PAGE, checked_after, checked_filters, checked_limit
 from agentrun.runtime.kinds import Kind, Options, Registry, unknown
 from agentrun.runtime.settling import named_writes
 from agentrun.runtime.spending import checked_cost, checked_limits
@@ -46,8 +47,6 @@ from agentrun.store.database import Database
 from agentrun.store.sweeping import IN_FLIGHT
 
 log = logging.getLogger("agentrun.commands")
-
-LARGEST_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,18 +272,18 @@ class Commands:
 
     def list(self, filters: Mapping[str, Any], *, limit: int, before: UUID | None) -> list[Run]:
         """Runs, newest first. `before` is the last id of the page before."""
-        if not 1 <= limit <= LARGEST_PAGE:
-            raise InvalidRequest(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
+        filters, limit = checked_filters(filters), checked_limit(limit, most=LARGEST_PAGE)
         if self.actor is not None and Scope.READ not in self.actor.scopes:
-            filters = dict(filters) | {"owner": self.actor.id}
-        filters = dict(filters) | {"before": before}
+            filters |= {"owner": self.actor.id}
+        filters |= {"before": before}
         rows = self.database.rows(reads.listing(filters), filters | self._namespace | {"limit": limit})
         return [reads.as_run(row) for row in rows]
 
     def events(self, run_id: UUID, *, after: int, limit: int) -> list[Event]:
         """The run's story from `after` on, in order."""
+        page = {"after": checked_after(after), "limit": checked_limit(limit)}
         self.status(run_id)
-        rows = self.database.rows(reads.EVENTS, {"run_id": run_id, "after": after, "limit": limit})
+        rows = self.database.rows(reads.EVENTS, {"run_id": run_id, **page})
         return [reads.as_event(row) for row in rows]
 
     def steps(self, run_id: UUID) -> Sequence[Step]:

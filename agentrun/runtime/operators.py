@@ -18,6 +18,7 @@ from agentrun.core.words import Effect, Reason, Status, StepStatus
 from agentrun.runtime.checks import checked_name
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.external import External
+from agentrun.runtime.filters import checked_filter, checked_limit, checked_reason
 from agentrun.runtime.settling import woken_parents
 from agentrun.runtime.spending import checked_cost, checked_tokens
 from agentrun.store import transitions
@@ -119,7 +120,8 @@ class Operators:
     def redrivable(self, *, kind: str | None = None, reason: str | None = None, limit: int = 1000) -> list[UUID]:
         """The failed runs that `redrive` would take, oldest first: a dry run before many are put back."""
         self._operates()
-        params = self._namespace | {"kind": kind, "reason": reason, "limit": limit}
+        chosen = {"kind": checked_filter("kind", kind), "reason": checked_reason(reason)}
+        params = self._namespace | chosen | {"limit": checked_limit(limit)}
         return [row["id"] for row in self.database.rows(RUNS_FAILED, params)]
 
     def in_flight(self, run_id: UUID) -> list[type_of_row]:
@@ -187,4 +189,4 @@ class Operators:
     def budgets(self, owner: str | None = None) -> Sequence[Mapping[str, Any]]:
         """Budgets with what is spent of them."""
         self._operates()
-        return self.database.rows(BUDGETS_LISTED, self._namespace | {"owner": owner})
+        return self.database.rows(BUDGETS_LISTED, self._namespace | {"owner": checked_filter("owner", owner)})

@@ -10,7 +10,7 @@ import psycopg
 import psycopg.errors
 import sqlalchemy.exc
 
-from agentrun.core.errors import ConfigurationError, SchemaMismatch
+from agentrun.core.errors import ConfigurationError, InvalidRequest, SchemaMismatch
 
 _OTHER_SCHEMA = (
     psycopg.errors.UndefinedTable,
@@ -48,11 +48,15 @@ def explained(error: BaseException) -> ConfigurationError | None:
 
 @contextmanager
 def explaining() -> Generator[None]:
-    """Raises `explained` in place of what psycopg raises. A deadlock stays, and what it knows nothing of."""
+    """Raises `explained` in place of what psycopg raises, and InvalidRequest for a value that the database has no place
+    for: nothing is stored then. A deadlock stays, and what nothing is known of."""
     try:
         yield
     except psycopg.errors.DeadlockDetected:
         raise
+    except (psycopg.DataError, UnicodeEncodeError) as error:
+        said = _first_line(error) if isinstance(error, psycopg.Error) else "a text that is no Unicode"
+        raise InvalidRequest(f"PostgreSQL has no place for what was said, and stored nothing: {said}") from None
     except psycopg.Error as error:
         known = explained(error)
         if known is None:
