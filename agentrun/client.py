@@ -25,8 +25,8 @@ class Client(Producing, Reading, Answering, Operating):
 
     `database_url`, `broker_url` and `namespace` override the settings. With `dispatch_failure="leave"` (the default)
     a run whose wake cannot be sent stays queued and starts when the broker is back; with `"fail"` it is settled as
-    failed and EnqueueFailed is raised (ADR-102). Raises ConfigurationError where a URL is missing or cannot be used, and
-    for another `dispatch_failure`.
+    failed and EnqueueFailed is raised (ADR-102). Raises ConfigurationError where a URL is missing or cannot be used,
+    and for another `dispatch_failure`.
 
     After `close` every verb raises NotAllowed, but for `drain` and `close`: nothing is left to be handed back. A client
     and its views (`acting`) are closed together; closed in one process, it is open in others that have a copy.

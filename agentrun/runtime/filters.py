@@ -84,8 +84,8 @@ def checked_token(value: object) -> str:
 def _statuses(value: object) -> list[str] | None:
     if value is None:
         return None
-    several = not isinstance(value, str) and isinstance(value, Iterable)
-    given = cast("Iterable[object]", value) if several else [value]
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    given = list(cast("Iterable[object]", value)) if several else [value]
     return [cast("str", _word("status", each, Status, none=False)) for each in given]
 
 
