@@ -79,6 +79,7 @@ class Commands:
         self.settings, self.database, self.publisher, self.kinds = settings, database, publisher, kinds
         self.actor = actor
         self._namespace = {"namespace": settings.namespace}
+        self._waited_for = set[str]()
 
     # ---- enqueue
 
@@ -198,14 +199,20 @@ class Commands:
         """Raises UnknownKind for a kind that is certainly misspelt, as seen by a producer that knows some kinds.
 
         Certain is it where a live worker takes runs from the queue, and no process seen within the hour knows the
-        kind. Without such a worker nobody can say: the run is stored, and waits for one.
+        kind. Without such a worker nobody can say: the run is stored, and waits for one, and the log says so once.
         """
         if not self.settings.imports:
             return
         told = self.database.rows(reads.KINDS_TOLD, self._namespace | {"queue": queue})
         known = {row["kind"] for row in told}
-        if kind not in known and any(row["serves"] for row in told):
-            raise UnknownKind(unknown(kind, tuple(sorted({*known, *self.kinds.names()}))))
+        if kind in known:
+            return
+        said = unknown(kind, tuple(sorted({*known, *self.kinds.names()})))
+        if any(row["serves"] for row in told):
+            raise UnknownKind(said)
+        if kind not in self._waited_for:
+            self._waited_for.add(kind)
+            log.warning("%s; its runs are stored, and wait for a worker that knows it", said)
 
     def _settle_undispatched(self, run_id: UUID) -> None:
         settled = self.database.row(

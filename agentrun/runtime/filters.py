@@ -84,8 +84,9 @@ def checked_token(value: object) -> str:
 def _statuses(value: object) -> list[str] | None:
     if value is None:
         return None
-    several = isinstance(value, Iterable) and not isinstance(value, str)
-    given = list(cast("Iterable[object]", value)) if several else [value]
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return _statuses([value])
+    given = cast("Iterable[object]", value)
     return [cast("str", _word("status", each, Status, none=False)) for each in given]
 
 

@@ -69,6 +69,14 @@ def test_a_run_is_stored_where_no_worker_can_say_whether_its_kind_is_misspelt(
     assert [run_id, *producer.enqueue_many("square", [2, 3])] == [run.id for run in producer.list()][::-1]
 
 
+def test_the_log_says_once_that_nobody_knows_the_kind(producer: Client, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(3):
+        producer.enqueue("square", number)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "agentrun.commands"]
+    assert "no kind `square` is registered" in said
+    assert "its runs are stored, and wait for a worker that knows it" in said
+
+
 async def test_the_asynchronous_client_stores_it_too(known: Settings, redis: Redis) -> None:
     async with AsyncClient(settings=known, kinds=Registry()) as producer:
         run_id = await asyncio.wait_for(producer.enqueue("square", 1), 20)
