@@ -66,7 +66,8 @@ def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Ite
             every += _facts(database, settings, all_namespaces=all_namespaces)
             yield from _own_clock(database, settings)
     except SchemaMismatch as error:
-        yield _broken("schema", str(error), "another version of agentrun was here", "agentrun migrate")
+        cause = "another version of agentrun was here" if not error.missing else "nobody has made it yet"
+        yield _broken("schema", str(error), cause, "agentrun migrate")
     except Exception as error:
         known = error if isinstance(error, ConfigurationError) else explained(error)
         if known is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -22,7 +22,7 @@ from agentrun.client import Client
 from agentrun.clients.reading import result_of
 from agentrun.core.records import Event, Run
 from agentrun.core.timeline import timeline
-from agentrun.core.words import Reason, Status
+from agentrun.core.words import EventType, Reason, Status
 
 group = typer.Typer()
 
@@ -87,7 +87,9 @@ def show(
         found, steps = reader.status(run_id), reader.steps(run_id)
         events = list(_all_events(reader, run_id))
     moment = moment_of(settings)
-    stands = standing(found, moment, sweep_seconds=settings.sweep_seconds, steps=steps)
+    stands = standing(
+        found, moment, sweep_seconds=settings.sweep_seconds, steps=steps, said_applied=_said_applied(events)
+    )
     if (deaf := nobody_took(settings, found, steps, moment.now)) is not None:
         stands = not_taken(found, deaf, moment)
     if not as_json:
@@ -179,6 +181,12 @@ def _all_events(reader: Client, run_id: UUID, after: int = -1) -> Iterator[Event
     while page := reader.events(run_id, after=after, limit=PAGE):
         yield from page
         after = page[-1].seq
+
+
+def _said_applied(events: Sequence[Event]) -> set[str]:
+    """The keys of the steps of which an operator said that they were applied."""
+    resolved = [event.data for event in events if event.type == EventType.RESOLVED]
+    return {data["key"] for data in resolved if data.get("applied") is True}
 
 
 def _followed(reader: Client, run_id: UUID, after: int) -> Iterator[Event]:

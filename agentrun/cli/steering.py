@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import typer
+from rich.text import Text
 
 from agentrun.cli import screen
 from agentrun.cli.base import AsJson, By, RunId
@@ -44,8 +46,8 @@ def redrive(
     """Put failed runs back to the queue: their journals are kept, their budgets start afresh."""
     if every == (run is not None):
         raise typer.BadParameter("give a RUN, or --all with filters")
-    if run is not None and (kind is not None or reason is not None):
-        raise typer.BadParameter("--kind and --reason choose among --all failed runs; of one RUN leave them out")
+    if run is not None and (kind is not None or reason is not None or yes):
+        raise typer.BadParameter("--kind, --reason and --yes go with --all; a RUN is redriven whatever its kind")
     if run is not None:
         _asked(run, as_json, lambda operator, run_id: operator.redrive(run_id, by=somebody(by)))
         return
@@ -70,8 +72,13 @@ def budget(
     as_json: AsJson = False,
 ) -> None:
     """Show owners' budgets with what is spent of them, or set one."""
+    ceiling = max_tokens is not None or max_cost is not None
+    if lift and ceiling:
+        raise typer.BadParameter("say a ceiling (--max-tokens, --max-cost), or --lift")
+    if owner is None and (lift or ceiling):
+        raise typer.BadParameter("say whose: an OWNER")
     with client() as operator:
-        if owner is not None and (lift or max_tokens is not None or max_cost is not None):
+        if owner is not None and (lift or ceiling):
             cost = Decimal(str(max_cost)) if max_cost is not None else None
             operator.set_budget(owner, period=period, max_tokens=max_tokens, max_cost=cost)  # pyright: ignore[reportArgumentType]
         rows = operator.budgets(owner)
@@ -94,12 +101,11 @@ def _redriven(operator: Client, run_id: UUID, by: str) -> bool:
 @group.command("resolve")
 def resolve(
     run: RunId,
-    applied: Annotated[
-        bool | None, typer.Option("--applied/--not-applied", help="Whether the interrupted write happened.")
-    ] = None,
+    applied: Annotated[bool, typer.Option("--applied", help="The interrupted write happened.")] = False,
+    not_applied: Annotated[bool, typer.Option("--not-applied", help="It did not: it starts afresh.")] = False,
     result: Annotated[
-        Any,
-        typer.Option(metavar="JSON", parser=json_value, help="What the write would have returned; null if not given."),
+        str | None,
+        typer.Option(metavar="JSON", help="With --applied: what the write would have returned; null for nothing."),
     ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="STEP", help="The write's step, where several are in flight.")
@@ -108,12 +114,21 @@ def resolve(
     as_json: AsJson = False,
 ) -> None:
     """Say how an interrupted write ended, once you have found out; the run goes on from its journal."""
-    if applied is None or (result is not None and not applied):
+    # Not one option with two names: of both, the last would win, and a write be done twice.
+    if applied and not_applied:
+        raise typer.BadParameter("--applied or --not-applied: only one of them is true; nothing was recorded")
+    if not (applied or not_applied) or (result is not None and not applied):
         raise typer.BadParameter("say --applied (and --result JSON), or --not-applied")
+    if applied and result is None:
+        raise typer.BadParameter(
+            "--applied needs --result JSON: what the write would have returned, which the run goes on with; "
+            "--result null where it returns nothing"
+        )
+    value = json_value(result) if result is not None else None
     _asked(
         run,
         as_json,
-        lambda operator, run_id: operator.resolve(run_id, applied=applied, result=result, key=key, by=somebody(by)),
+        lambda operator, run_id: operator.resolve(run_id, applied=applied, result=value, key=key, by=somebody(by)),
     )
 
 
@@ -126,5 +141,13 @@ def _asked(run: str, as_json: bool, verb: Callable[[Client, UUID], Run]) -> None
     if as_json:
         screen.show_json(run_json(moved, payloads=False))
         return
-    line = outcome_line(moved)
-    screen.show(line.append(", and was asked to end") if moved.cancel_requested_at and not moved.status.final else line)
+    screen.show(_standing_line(moved))
+
+
+def _standing_line(run: Run) -> Text:
+    """How the run stands now. Its error is what it was before; of that, only what is still to be done is told."""
+    line = outcome_line(replace(run, error=None))
+    if run.cancel_requested_at and not run.status.final:
+        return line.append(", and was asked to end")
+    keys = [str(write.get("key")) for write in (run.error or {}).get("in_flight") or ()]
+    return line.append(f", and has a write in flight still: {', '.join(keys)}") if keys and run.status.final else line

@@ -75,11 +75,11 @@ def event_line(event: Event) -> Text:
 
 
 def outcome_line(run: Run) -> Text:
-    """How a run stands, in one line."""
+    """How a run stands, in one line; of one that goes on, without the error that stopped it once."""
     line = Text(f"run {run.id} is ") + status(run.status)
     if run.reason is not None and str(run.reason) != str(run.status):
         line += Text(f" ({run.reason})")
-    message = run.error.get("message") if run.error else None
+    message = run.error.get("message") if run.error and run.status.final else None
     return line + Text(clean(f": {message}")) if message else line
 
 

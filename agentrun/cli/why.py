@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from agentrun.cli.screen import instant, span
 from agentrun.core.counting import counted
+from agentrun.core.failures import unfit_step_in
 from agentrun.core.records import Run, Step
 from agentrun.core.words import Reason, Status
 from agentrun.runtime.doctor import Finding
@@ -36,8 +37,18 @@ _ANSWERS = {
 }
 
 
-def standing(run: Run, moment: Moment, *, sweep_seconds: float, steps: Sequence[Step] = ()) -> Standing:
-    """How the run stands at this moment; its steps say more of one that waits for remote ones."""
+def standing(
+    run: Run,
+    moment: Moment,
+    *,
+    sweep_seconds: float,
+    steps: Sequence[Step] = (),
+    said_applied: Collection[str] = (),
+) -> Standing:
+    """How the run stands at this moment; its steps say more of one that waits for remote ones.
+
+    `said_applied` are the keys of the steps that an operator resolved as applied.
+    """
     overdue = moment.sweep_age is None or moment.sweep_age > 3 * sweep_seconds
     match run.status:
         case Status.QUEUED:
@@ -51,7 +62,7 @@ def standing(run: Run, moment: Moment, *, sweep_seconds: float, steps: Sequence[
             heal = _ANSWERS.get((run.waiting_on or "").split(" ")[0].split(":")[0])
             return Standing(f"it waits for {run.waiting_on}{until}", heal.format(run=run) if heal else None)
         case Status.FAILED:
-            return _failed(run)
+            return _failed(run, said_applied)
         case Status.COMPLETED | Status.CANCELLED:
             return Standing(None)
         case _:
@@ -113,11 +124,18 @@ def _elsewhere(run: Run, pending: Sequence[Step], moment: Moment, *, overdue: bo
     return Standing("; ".join(parts), f"agentrun redispatch {run.id}" if lost else None)
 
 
-def _failed(run: Run) -> Standing:
+def _failed(run: Run, said_applied: Collection[str]) -> Standing:
     if run.pending_effect is not None:
         return Standing(
             "a write was in flight when it stopped; find out, by its idempotency key, whether it happened",
             f"agentrun resolve {run.id} --applied --result JSON, or --not-applied",
+        )
+    key = unfit_step_in(run.error)
+    if key in said_applied:
+        # Such a step has its result: what fails is to read it, and does so at every redrive.
+        return Standing(
+            f"step {key} was resolved as applied, with a result that does not fit its function; say what it returned",
+            f"agentrun resolve {run.id} --key '{key}' --applied --result JSON",
         )
     said = "it ran out of requeues" if run.reason is Reason.RETRIES_EXHAUSTED else f"it ended as {run.reason}"
     return Standing(f"{said}; once the cause is gone it can go on from its journal", f"agentrun redrive {run.id}")

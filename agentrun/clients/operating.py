@@ -36,8 +36,10 @@ class Operating(Face):
         """Say how an interrupted write ended; the run then goes on from its journal.
 
         `applied=True` records `result` as the write's result, `applied=False` lets it start afresh. `key` names the
-        step where several writes are in flight. Of a run that waits for an external step, it says so in place of
-        whoever took that. Raises NotAllowed where none is in flight, or somebody was first.
+        step where several writes are in flight. What was resolved as applied may be resolved so again, with another
+        result, while the run is failed or cancelled; never what recorded its own end. Of a run that waits for an
+        external step, it says so in place of whoever took that. Raises NotAllowed where none is in flight, or somebody
+        was first.
         """
         return self.operators.resolve(as_uuid(run_id), applied=applied, result=result, key=key, by=by)
 

@@ -44,9 +44,16 @@ class ConfigurationError(AgentrunError):
 
 
 class SchemaMismatch(ConfigurationError):
-    """The database's schema is not the revision that this code needs; the message names the command."""
+    """The database's schema is not the revision that this code needs; the message names the command.
+
+    `missing`: there is none yet, so no other version can have been here.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class InvalidRequest(AgentrunError):

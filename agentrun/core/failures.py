@@ -18,12 +18,12 @@ from agentrun.core.classifying import (
     stands_for,
 )
 from agentrun.core.error_facts import qualified_name
-from agentrun.core.errors import Retryable, StepFailed
+from agentrun.core.errors import InvalidResult, Retryable, StepFailed
 from agentrun.core.retry_after import wait_named_by
 from agentrun.core.safe_text import safe_text
 from agentrun.core.words import FailureClass
 
-__all__ = ["Failure", "classifies", "classify", "describe", "failed_steps_in", "qualified_name"]
+__all__ = ["Failure", "classifies", "classify", "describe", "failed_steps_in", "qualified_name", "unfit_step_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,12 @@ def failed_steps_in(error: Mapping[str, Any] | None) -> list[str]:
     """The keys of the failed steps in a stored `error`."""
     told = error or {}
     return list(told.get("steps") or ([told["step"]] if told.get("step") else []))
+
+
+def unfit_step_in(error: Mapping[str, Any] | None) -> str | None:
+    """The key of the step whose recorded result did not fit its function, where that is what a stored `error` says."""
+    told = error or {}
+    return told.get("step") if told.get("type") == qualified_name(InvalidResult) else None
 
 
 def describe(error: BaseException) -> Failure:

@@ -11,7 +11,7 @@ from uuid import UUID
 from agentrun.core.actors import Actor, Scope, may_operate, require
 from agentrun.core.codec import encode, within
 from agentrun.core.errors import InvalidRequest, NotAllowed
-from agentrun.core.failures import failed_steps_in
+from agentrun.core.failures import failed_steps_in, unfit_step_in
 from agentrun.core.records import Run
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, Reason, Status, StepStatus
@@ -133,8 +133,10 @@ class Operators:
         """Say how an interrupted write ended: it was applied, with this result, or it was not.
 
         When no other write of the run is in flight, a failed run goes back to the queue and on from its journal.
-        Raises NotFound, NotAllowed where no such write is in flight (also: somebody resolved it first), InvalidRequest
-        where several are and `key` names none of them.
+        A step that was resolved as applied may be resolved so again, with another result, while its run is failed or
+        cancelled: by its `key`, or without where the run failed at that result. Raises NotFound, NotAllowed where no
+        such write is in flight (also: somebody resolved it first), InvalidRequest where several are and `key` names
+        none of them.
         """
         name = self._may(by, Scope.OPERATE, run_id)
         what = "the result"
@@ -144,7 +146,7 @@ class Operators:
         run = self.status(run_id)
         if not run.status.final and External(self._commands).resolve(run, applied=applied, text=text, key=key, by=name):
             return self._commands.shown(run_id, to=by)
-        key = key or self._only_one(run_id)
+        key = key or self._only_one(run, applied=applied)
         target = StepStatus.COMPLETED if applied else StepStatus.NOT_APPLIED
         said = json.dumps({"key": key, "applied": applied})
         params = self._namespace | {"run_id": run_id, "key": key, "by": name, "result": text, "data": said}
@@ -156,18 +158,25 @@ class Operators:
             self.publisher.wake(Wake.of(row, cause="resolve"))
         return self._commands.shown(run_id, to=by)
 
-    def _only_one(self, run_id: UUID) -> str:
-        keys = [row["key"] for row in self.in_flight(run_id)]
+    def _only_one(self, run: Run, *, applied: bool) -> str:
+        keys = [row["key"] for row in self.in_flight(run.id)]
+        unfit = unfit_step_in(run.error)
+        if not keys and applied and run.status is Status.FAILED and unfit is not None:
+            # Whose result that is, the statement asks.
+            return unfit
         if not keys:
-            raise NotAllowed(self._why_no_resolve(self.status(run_id), None))
+            raise NotAllowed(self._why_no_resolve(self.status(run.id), None))
         if len(keys) > 1:
-            raise InvalidRequest(f"run `{run_id}` has {len(keys)} writes in flight; name one: {', '.join(keys)}")
+            raise InvalidRequest(f"run `{run.id}` has {len(keys)} writes in flight; name one: {', '.join(keys)}")
         return keys[0]
 
     def _why_no_resolve(self, run: Run, key: str | None) -> str:
         if run.status not in (Status.FAILED, Status.CANCELLED):
             return f"run `{run.id}` is {run.status}; a write can be resolved once its run has failed or was cancelled"
-        return f"run `{run.id}` has no write in flight{f' under key {key}' if key else ''}; nothing is to be resolved"
+        return (
+            f"run `{run.id}` has no write in flight{f' under key {key}' if key else ''}; nothing is to be resolved. "
+            "What was resolved as applied may be resolved so again, by its key, with another result"
+        )
 
     def set_budget(
         self, owner: str, *, period: str, max_tokens: int | None = None, max_cost: Decimal | None = None

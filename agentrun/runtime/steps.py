@@ -14,7 +14,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from agentrun.core.errors import NonDeterminism
+from agentrun.core.errors import NonDeterminism, StepFailed
 from agentrun.core.failures import Failure, describe
 from agentrun.core.outcome import LeaseLost, LimitReached
 from agentrun.core.words import Effect, Reason, StepKind, StepStatus
@@ -32,6 +32,7 @@ from agentrun.runtime.stepspec import (
     in_thread,
     recorded_failure,
     same_step,
+    unfit,
 )
 from agentrun.store import journal
 from agentrun.store.batches import Write
@@ -60,7 +61,7 @@ class Steps(Fenced):
     writes: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
     """Writes and transactions in flight: they go on when the body that asked for them is cancelled."""
 
-    broken: NonDeterminism | WriteUnknown | None = None
+    broken: NonDeterminism | StepFailed | WriteUnknown | None = None
     """What ends the segment whatever the body makes of it: no step starts after it."""
 
     repeatable: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
@@ -84,7 +85,12 @@ class Steps(Fenced):
             self._same(spec, there)
             if there["status"] == StepStatus.COMPLETED:
                 self.replayed += 1
-                return spec.decode(there["result"])
+                try:
+                    return spec.decode(there["result"])
+                except Exception as error:
+                    # A body that went on would take a write that happened for one that failed. Its value stays unsaid.
+                    self.broken = unfit(spec, error, self.lease.run_id)
+                    raise self.broken from None
             if there["status"] == StepStatus.FAILED:
                 self.replayed += 1
                 raise recorded_failure(spec, there)

@@ -10,11 +10,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
+from uuid import UUID
 
-from agentrun.core.codec import decode, read_back, unwritable
+from pydantic import ValidationError
+
+from agentrun.core.codec import decode, explain, read_back, unwritable
 from agentrun.core.errors import InvalidRequest, InvalidResult, NonDeterminism, StepFailed
-from agentrun.core.failures import Failure
-from agentrun.core.words import Effect, StepKind, StepStatus
+from agentrun.core.failures import Failure, qualified_name
+from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
 from agentrun.runtime.keys import BRANCH
 from agentrun.runtime.kinds import ONCE, Retries
 
@@ -120,6 +123,20 @@ def recorded_failure(spec: Named, there: Mapping[str, Any]) -> StepFailed:
     )
     failed.retry_after = error.get("retry_after")
     return failed
+
+
+def unfit(spec: Named, error: Exception, run_id: UUID) -> StepFailed:
+    """What ends the run where the recorded result is none that the step's function returns, without the value.
+
+    Where an operator gave it, the operator can give another one.
+    """
+    why = explain(error) if isinstance(error, ValidationError) else type(error).__name__
+    told = (
+        f"step `{spec.name}` ({spec.key}) is recorded with a result that its function's annotation does not allow: "
+        f"{why}; where `resolve` recorded it, say another: `agentrun resolve {run_id} --key '{spec.key}' --applied "
+        f"--result JSON`; else change the annotation back, then `agentrun redrive {run_id}`"
+    )
+    return StepFailed(spec.key, spec.name, qualified_name(InvalidResult), told, str(FailureClass.UNKNOWN))
 
 
 def ended(status: StepStatus, result: str | None, error: Failure | None) -> dict[str, Any]:

@@ -54,9 +54,14 @@ def head() -> str | None:
 def require_head(url: str) -> None:
     """Raises SchemaMismatch where the database is not at this code's revision."""
     there, needed = current(url), head()
+    if there is None:
+        raise SchemaMismatch(
+            f"the database has no schema yet, this version of agentrun needs {needed}; run `agentrun migrate`",
+            missing=True,
+        )
     if there != needed:
         raise SchemaMismatch(
-            f"the database's schema is at revision {there or 'none'}, this version of agentrun needs {needed}; "
+            f"the database's schema is at revision {there}, this version of agentrun needs {needed}; "
             "run `agentrun migrate`"
         )
 

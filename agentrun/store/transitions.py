@@ -49,7 +49,7 @@ from agentrun.store.mover import (
     told,
 )
 from agentrun.store.sql import Statement, beside_key, compiled, compiled_many, later, now, number, param, seconds, word
-from agentrun.store.tables import event_seq, runs, signals, steps, waits
+from agentrun.store.tables import event_seq, moves, runs, signals, steps, waits
 
 CLAIMED_COLUMNS = (
     runs.c.id, runs.c.epoch, runs.c.kind, runs.c.request, runs.c.queue, runs.c.priority, runs.c.requeue_count,
@@ -387,19 +387,22 @@ def _resolve(target: StepStatus) -> Statement:
     """An operator says how an interrupted write ended: it was applied (with this result), or it was not.
 
     Refuses (no row): the run is not failed or cancelled, or no such write is in flight, or a remote one's taker lives.
+    What an operator had said was applied may be said again, with another result; never of a step that said its own end.
     """
     ended = (runs.c.id == RUN_ID, IN_NAMESPACE)
     over = beside_key(runs.c.status).in_([word(Status.CANCELLED), word(Status.FAILED)])
     held = select(runs.c.id, runs.c.epoch).where(*ended, over).with_for_update(key_share=True).cte("held")
     values: dict[str, ColumnElement[Any]] = {"status": word(target)}
+    unsettled = steps.c.status == word(StepStatus.STARTED)
     if target is StepStatus.COMPLETED:
+        unsettled = or_(unsettled, and_(steps.c.status == word(StepStatus.COMPLETED), _said_to_be_applied()))
         values |= {"result": param("result", JSON), "finished_at": now(), "seq": event_seq.next_value()}
     resolved = (
         update(steps)
         .where(
             steps.c.run_id == held.c.id,
             steps.c.key == param("key", Text),
-            steps.c.status == word(StepStatus.STARTED),
+            unsettled,
             or_(steps.c.lease_expires_at.is_(None), steps.c.lease_expires_at < now()),
         )
         .values(values)
@@ -407,6 +410,16 @@ def _resolve(target: StepStatus) -> Statement:
         .cte("moved")
     )
     return statement(f"resolve_{target}", resolved, told(resolved, EventType.RESOLVED))
+
+
+def _said_to_be_applied() -> ColumnElement[bool]:
+    """Whether an operator said of the step that it was applied: the event that RESOLVE tells."""
+    return exists().where(
+        moves.c.run_id == steps.c.run_id,
+        moves.c.type == word(EventType.RESOLVED),
+        moves.c.data.op("->>")(literal_column("'key'")) == steps.c.key,
+        moves.c.data.op("->>")(literal_column("'applied'")) == literal_column("'true'"),
+    )
 
 
 def _renew(name: str, skip_locked: bool) -> Statement:

@@ -83,8 +83,9 @@ class Demo:
         self._watch("two workers", lambda: self._in_the_middle(worker) or self._settled(), worker)
         if self._settled():
             return {}, self._books().refunds, None
-        worker.kill()
+        # Asked before, so that nothing which the kill brought about is older than it.
         killed_at = self._now()
+        worker.kill()
         before, refunds = snapshot(self._client, self._runs), self._books().refunds
         steps = sum(map(len, before.values()))
         self._console.print(

@@ -25,7 +25,6 @@ def line(client: Client, mail: Mail, run_id: UUID, before: Snapshot, killed_at: 
     run, steps = client.status(run_id), client.steps(run_id)
     events = client.events(run_id)
     claims = [event.at for event in events if event.type is EventType.CLAIMED]
-    taken_over = _after_the_loss(events)
     recorded = _recorded(steps)
     known = before.get(run_id, {})
     return Line(
@@ -38,17 +37,21 @@ def line(client: Client, mail: Mail, run_id: UUID, before: Snapshot, killed_at: 
         replayed=sum(at < claims[-1] for at in recorded.values()) if len(claims) > 1 else 0,
         segments=len(claims),
         executed_twice=tuple(key for key, at in known.items() if recorded.get(key) != at) + _asked_twice(run, steps),
-        taken_over_after_seconds=(taken_over - killed_at).total_seconds() if taken_over and killed_at else None,
+        taken_over_after_seconds=taken_over_after(events, killed_at) if killed_at is not None else None,
         said=tuple(_said(step) for step in steps if step.kind == "approval" and step.status == "completed"),
     )
 
 
-def _after_the_loss(events: Sequence[Event]) -> datetime | None:
-    """When the run was claimed after its lease had run out: it lost its worker."""
-    lost = next((event.seq for event in events if event.type is EventType.REAPED), None)
+def taken_over_after(events: Sequence[Event], killed_at: datetime) -> float | None:
+    """Seconds from the kill to the claim of a run that lost its worker by it. Both instants are the database's.
+
+    A run may have lost its lease before, on a machine that is too busy to renew it: that is no take-over of the kill.
+    """
+    lost = next((each.seq for each in events if each.type is EventType.REAPED and each.at >= killed_at), None)
     if lost is None:
         return None
-    return next((event.at for event in events if event.type is EventType.CLAIMED and event.seq > lost), None)
+    claimed = next((each.at for each in events if each.type is EventType.CLAIMED and each.seq > lost), None)
+    return (claimed - killed_at).total_seconds() if claimed is not None else None
 
 
 def _said(step: Step) -> Said:

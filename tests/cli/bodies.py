@@ -36,6 +36,17 @@ async def pay(ctx: Context) -> str:
     return await ctx.write(_pay, effect=Effect.NON_IDEMPOTENT_WRITE)
 
 
+@durable("pay-and-break")
+async def pay_and_break(ctx: Context) -> None:
+    await ctx.write(_pay, effect=Effect.NON_IDEMPOTENT_WRITE)
+    raise Fatal("the drawer is stuck")
+
+
+@durable("pay-two")
+async def pay_two(ctx: Context) -> list[str]:
+    return await ctx.gather(*(ctx.write(_pay, effect=Effect.NON_IDEMPOTENT_WRITE) for _ in range(2)))
+
+
 @durable("book")
 async def book(ctx: Context, cents: int) -> int:
     return await ctx.transaction(_book, cents)

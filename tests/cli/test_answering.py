@@ -15,11 +15,12 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, Field
 
-from agentrun import Client, Context, Status, durable
+from agentrun import Client, Context, Retryable, Status, durable
 from agentrun.core.errors import AlreadyDecided, InvalidAnswer, InvalidRequest, NotAllowed, NotFound
 from agentrun.runtime.engine import Engine
 from agentrun.settings import Settings
 from agentrun.testing import environment
+from agentrun.testing.rows import Rows
 from tests.cli.conftest import Cli
 
 Waiting = Callable[..., UUID]
@@ -115,6 +116,26 @@ def test_approving_records_who_and_why_and_is_done_once(
     for late in ("approve", "reject"):
         assert cli(late, str(run_id)).code == AlreadyDecided.exit_code
     assert result(run_id) == [True, "ann", "fine", 50]
+
+
+def test_an_answered_run_is_told_without_an_error_that_it_got_over(
+    cli: Cli, client: Client, engine: Engine, rows: Rows
+) -> None:
+    tries: list[int] = []
+
+    @durable("hesitant")
+    async def hesitant(ctx: Context) -> bool:
+        tries.append(1)
+        if len(tries) == 1:
+            raise Retryable("not yet")
+        return (await ctx.approval("now?")).approved
+
+    run_id = client.enqueue("hesitant")
+    engine.run(run_id)
+    rows.make_due(run_id)
+    assert engine.run(run_id).outcome == "waiting"
+    assert "not yet" in str(client.status(run_id).error)
+    assert cli("approve", str(run_id)).out == f"run {run_id} is queued\n"
 
 
 def test_rejecting_is_an_answer_and_the_user_of_the_shell_is_recorded(

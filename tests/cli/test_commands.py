@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from uuid import UUID, uuid4
 
@@ -215,6 +216,30 @@ def test_redrive_puts_a_failed_run_back(cli: Cli, client: Client, ended: Ended) 
     assert client.events(run_id)[-1].data["by"].startswith("cli")
 
 
+@pytest.mark.parametrize(
+    ("kind", "verb"),
+    [
+        ("break", ["redrive"]),
+        ("pay", ["resolve", "--applied", "--result", "null"]),
+        ("pay", ["resolve", "--not-applied"]),
+    ],
+)
+def test_a_run_that_goes_on_is_told_without_the_error_that_stopped_it(
+    cli: Cli, ended: Ended, kind: str, verb: list[str]
+) -> None:
+    run_id = ended(kind, "x" if kind == "break" else None)
+    said = cli(verb[0], str(run_id), *verb[1:])
+    assert (said.code, said.out) == (0, f"run {run_id} is queued\n"), said.err
+
+
+def test_resolve_says_which_write_is_in_flight_still(cli: Cli, client: Client, ended: Ended) -> None:
+    run_id = ended("pay-two")
+    one, other = (step.key for step in client.steps(run_id))
+    said = cli("resolve", str(run_id), "--key", one, "--not-applied")
+    assert said.out.endswith(f", and has a write in flight still: {other}\n"), said
+    assert "nobody knows" not in said.out
+
+
 def test_resolve_tells_an_interrupted_write_and_the_run_goes_on(
     cli: Cli, client: Client, engine: Engine, ended: Ended
 ) -> None:
@@ -225,6 +250,29 @@ def test_resolve_tells_an_interrupted_write_and_the_run_goes_on(
     assert engine.run(run_id).outcome == "completed"
     assert client.status(run_id).result == "receipt 4711"
     assert [event.data["by"][:3] for event in client.events(run_id) if event.type == "resolved"] == ["cli"]
+
+
+def test_a_result_that_does_not_fit_is_said_again_by_the_command_that_show_names(
+    cli: Cli, client: Client, engine: Engine, ended: Ended
+) -> None:
+    run_id = ended("pay")
+    assert cli("resolve", str(run_id), "--applied", "--result", "null").code == 0
+    engine.run(run_id)
+    stands = cli("show", str(run_id), "--json").json
+    assert stands["heal"] == f"agentrun resolve {run_id} --key '#1' --applied --result JSON"
+    assert "does not fit its function" in stands["why"]
+    assert "redrive" not in cli("show", str(run_id)).out.splitlines()[-1]
+    *verb, _ = shlex.split(stands["heal"])[1:]
+    assert cli(*verb, '"paid"').out == f"run {run_id} is queued\n"
+    assert engine.run(run_id).outcome == "completed"
+    assert client.status(run_id).result == "paid"
+
+
+def test_another_failure_after_a_resolve_is_healed_by_a_redrive(cli: Cli, engine: Engine, ended: Ended) -> None:
+    run_id = ended("pay-and-break")
+    cli("resolve", str(run_id), "--applied", "--result", '"paid"')
+    engine.run(run_id)
+    assert cli("show", str(run_id), "--json").json["heal"] == f"agentrun redrive {run_id}"
 
 
 def test_check_finds_nothing_wrong_where_everything_runs(cli: Cli, engine: Engine, known: Registry) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from agentrun import Client
+from agentrun import Client, Status
 from agentrun.embedded.home import Home
 from agentrun.embedded.server import free_port
 from agentrun.runtime.engine import Engine
@@ -24,7 +24,7 @@ AWAY = {"AGENTRUN_BROKER_URL": f"redis://127.0.0.1:{free_port()}/0"}
 def refused(cli: Cli, code: int, *arguments: str, says: str, env: dict[str, str | None] | None = None) -> None:
     said = cli(*arguments, env=env)
     assert (said.code, said.out) == (code, ""), said
-    assert says in " ".join(said.err.split()), said.err
+    assert says in " ".join(said.err.replace("│", " ").split()), said.err
     assert "Traceback" not in said.err
     if code != 2:
         assert len(said.err.splitlines()) == 1, "one paragraph"
@@ -42,6 +42,15 @@ def refused(cli: Cli, code: int, *arguments: str, says: str, env: dict[str, str 
         (["list", "--status", "sleeping"], "sleeping"),
         (["resolve", "x"], "say --applied"),
         (["resolve", "x", "--not-applied", "--result", "1"], "or --not-applied"),
+        (["resolve", "x", "--applied", "--not-applied"], "only one of them is true"),
+        (["resolve", "x", "--not-applied", "--applied", "--result", "1"], "only one of them is true"),
+        (["resolve", "x", "--applied"], "--result null where it returns nothing"),
+        (["resolve", "x", "--applied", "--result", "paid"], "this is not JSON"),
+        (["redrive", "x", "--kind", "pay"], "go with --all"),
+        (["redrive", "x", "--yes"], "go with --all"),
+        (["budget", "ann", "--lift", "--max-tokens", "5"], "or --lift"),
+        (["budget", "--max-tokens", "5"], "say whose"),
+        (["budget", "--lift"], "say whose"),
         (["purge"], "Missing option"),
         (["purge", "--older-than", "1d", "--status", "failed,running"], "not running"),
         (["shwo", "x"], "No such command"),
@@ -109,6 +118,14 @@ def test_a_database_without_the_schema_is_4_and_names_the_command(cli: Cli, empt
     said = cli("check", env=env)
     assert said.code == 4
     assert "agentrun migrate" in said.err
+
+
+def test_both_answers_to_one_question_settle_no_write(cli: Cli, client: Client, ended: Ended) -> None:
+    run_id = ended("pay")
+    for flags in (["--applied", "--result", "1", "--not-applied"], ["--not-applied", "--applied", "--result", "1"]):
+        refused(cli, 2, "resolve", str(run_id), *flags, says="only one of them is true")
+    assert client.status(run_id).status is Status.FAILED
+    assert [step.status for step in client.steps(run_id)] == ["started"]
 
 
 def test_an_unknown_revision_is_4(cli: Cli) -> None:

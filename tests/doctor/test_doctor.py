@@ -411,6 +411,12 @@ def test_a_schema_behind_the_code(healthy: Engine, doctor: Doctor, run_sql: Sql)
     assert (found["schema"]["heal"], found["exit"]) == ("agentrun migrate", 2)
 
 
+def test_a_database_without_a_schema(doctor: Doctor, empty_database_url: str) -> None:
+    found = doctor(AGENTRUN_DATABASE_URL=empty_database_url)["schema"]
+    assert (found["cause"], found["heal"]) == ("nobody has made it yet", "agentrun migrate")
+    assert "no schema yet" in found["evidence"]
+
+
 def test_a_database_that_is_away(doctor: Doctor) -> None:
     found = doctor(AGENTRUN_DATABASE_URL="postgresql://nobody@localhost:1/nowhere")
     assert (found["database"]["severity"], found["exit"]) == ("error", 2)

@@ -116,6 +116,66 @@ def a_write_of_a_run_that_goes_on_is_not_resolved(s: Scene) -> None:
     s.refused()
 
 
+SAID = '{"key": "w", "applied": true}'
+"""What `resolve` tells of the write that was applied."""
+
+
+def tell(s: Scene, run_id: UUID, said: str, event: str = "resolved") -> None:
+    """An event by hand."""
+    told = "INSERT INTO agentrun.moves (run_id, type, epoch, data) VALUES (%s, %s, 1, %s::json)"
+    with s.database.connection() as connection:
+        connection.execute(told, [run_id, event, said])
+
+
+def recorded(s: Scene) -> UUID:
+    """A failed run whose writes have said their own ends."""
+    run_id = interrupted(s)
+    s.set("steps", run_id, status="completed", finished_at="=now()")
+    return run_id
+
+
+@case("resolve_completed")
+def what_was_resolved_as_applied_may_be_resolved_so_again(s: Scene) -> None:
+    s.make(lambda: interrupted(s))
+    for result in ('"first"', '"second"'):
+        s.lands(result=result, data=SAID)
+        assert s.step_of(s.run, "w")["result"] == result
+    assert [move["type"] for move in s.stored(s.run)[1]][-2:] == ["resolved", "resolved"]
+    s.set("runs", s.run, status="cancelled", reason="cancelled")
+    s.lands(result='"third"', data=SAID)
+    s.set("runs", s.run, status="completed", reason="completed")
+    s.refused(data=SAID)
+
+
+@case("resolve_not_applied")
+def what_was_resolved_as_applied_is_never_taken_back(s: Scene) -> None:
+    s.make(lambda: recorded(s))
+    tell(s, s.run, SAID)
+    s.refused()
+
+
+@case("resolve_completed")
+def a_result_that_a_step_recorded_itself_is_not_replaced(s: Scene) -> None:
+    s.make(lambda: recorded(s))
+    s.refused(data=SAID)
+    tell(s, s.others[0], SAID)
+    tell(s, s.run, SAID, event="redriven")
+    tell(s, s.run, '{"key": "other", "applied": true}')
+    tell(s, s.run, '{"key": "w", "applied": false}')
+    tell(s, s.run, '{"key": "w", "kind": "remote"}')
+    s.refused(data=SAID)
+    tell(s, s.run, SAID)
+    s.lands(data=SAID)
+
+
+@case("resolve_completed")
+def a_step_that_failed_since_is_not_resolved_again(s: Scene) -> None:
+    s.make(lambda: recorded(s))
+    tell(s, s.run, SAID)
+    s.set("steps", s.run, status="failed")
+    s.refused(data=SAID)
+
+
 # ---- the waits of what ends, and the parent that waits for it
 
 

@@ -117,7 +117,6 @@ def test_what_becomes_of_a_run_that_cannot_be_woken_is_one_of_two_words(settings
 
 COMMANDS = {
     "redrive": (("redrive", "--all", "--reason", "zz"), 5, "reason must be one of"),
-    "redrive of one": (("redrive", "0" * 32, "--reason", "zz"), 2, "choose among"),
     "inbox": (("inbox", "--kind", "zz"), 5, "kind must be one of approval, input, signal"),
     "list": (("list", "--kind", "\x01"), 5, "kind must be 1 to 200"),
 }

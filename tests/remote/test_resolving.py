@@ -74,6 +74,22 @@ def test_a_write_whose_taker_lives_does_not_hold_up_the_other_one(here: Here) ->
     assert named(here, run_id) == [second.step_key]
 
 
+def test_a_result_that_does_not_fit_a_write_done_elsewhere_may_be_said_again(here: Here) -> None:
+    run_id = here.parked("charges", [1])
+    (offer,) = here.offers()
+    here.taken_by_the_dead(run_id)
+    here.sweep()
+    assert here.engine.run(run_id).outcome == "failed"
+    here.client.resolve(run_id, applied=True, result=5)
+    assert here.engine.run(run_id).outcome == "failed"
+    error = here.client.status(run_id).error
+    assert error is not None
+    assert (error["step"], "should be a valid string" in error["message"]) == (offer.step_key, True)
+    assert here.client.resolve(run_id, applied=True, result="charged 1").status == "queued"
+    assert here.engine.run(run_id).outcome == "completed"
+    assert here.client.status(run_id).result == ["charged 1"]
+
+
 def test_a_redrive_says_that_a_write_is_in_flight_whose_taker_died_after_the_deadline(here: Here) -> None:
     run_id = here.parked("charges", [1])
     (offer,) = here.offers()

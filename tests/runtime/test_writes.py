@@ -15,6 +15,7 @@ from agentrun import (
     Client,
     Context,
     Effect,
+    NotAllowed,
     NotApplied,
     Reason,
     Retryable,
@@ -31,6 +32,7 @@ from agentrun.store.journal import FENCE
 from agentrun.store.transitions import CLAIM_RUN
 from agentrun.testing import RecordingPublisher
 from agentrun.testing.rows import Rows
+from tests.runtime.conftest import finish
 
 
 @pytest.fixture
@@ -123,6 +125,94 @@ def test_an_operator_resolves_and_the_run_goes_on_from_its_journal(
     done = client.status(stopped.id)
     assert (done.status, done.result) == (Status.COMPLETED, "thanks for receipt 7")
     assert calls == {"pay": 1, "after": 1}
+
+
+def test_a_result_that_does_not_fit_ends_the_run_and_may_be_said_again(
+    run: Any, client: Client, engine: Engine, calls: Counter[str]
+) -> None:
+    """The body hears nothing of it: it would take the write for one that failed."""
+
+    async def pay() -> str:
+        calls["pay"] += 1
+        raise RuntimeError("the line went dead")
+
+    @durable("k")
+    async def body(ctx: Context) -> str:
+        try:
+            return await ctx.write(pay)
+        except Exception:
+            return "swallowed"
+
+    run_id = run("k").id
+    client.resolve(run_id, applied=True, result={"secret": "s3cr3t"})
+    for _ in range(2):
+        engine.run(run_id)
+        done: Any = client.status(run_id)
+        assert (done.status, done.reason, done.error["step"]) == (Status.FAILED, Reason.NOT_RETRYABLE, "#1")
+        assert done.error["type"] == "agentrun.core.errors.InvalidResult"
+        for said in ("step `pay` (#1)", "should be a valid string", f"agentrun resolve {run_id} --key '#1' --applied"):
+            assert said in done.error["message"]
+        assert "s3cr3t" not in str(done)
+        client.redrive(run_id)
+    engine.run(run_id)
+    with pytest.raises(NotAllowed, match="nothing is to be resolved"):
+        client.resolve(run_id, applied=False)
+    with pytest.raises(NotAllowed, match="no write in flight under key #1"):
+        client.resolve(run_id, applied=False, key="#1")
+    assert client.resolve(run_id, applied=True, result="paid", by="ann").status is Status.QUEUED
+    engine.run(run_id)
+    done = client.status(run_id)
+    assert (done.status, done.result, calls["pay"]) == (Status.COMPLETED, "paid", 1)
+    assert [event.data["by"] for event in client.events(run_id) if event.type == "resolved"] == ["client", "ann"]
+
+
+def test_without_a_result_the_run_fails_and_another_can_be_said_by_its_key(
+    run: Any, client: Client, engine: Engine
+) -> None:
+    async def pay() -> str:
+        raise RuntimeError("the line went dead")
+
+    @durable("k")
+    async def body(ctx: Context) -> str:
+        return await ctx.write(pay)
+
+    run_id = run("k").id
+    client.resolve(run_id, applied=True)
+    engine.run(run_id)
+    client.resolve(run_id, applied=True, result="paid", key="#1")
+    engine.run(run_id)
+    assert client.status(run_id).result == "paid"
+    with pytest.raises(NotAllowed, match="is completed"):
+        client.resolve(run_id, applied=True, result="paid twice", key="#1")
+
+
+def test_a_result_that_a_step_recorded_itself_is_not_resolved_away(client: Client, engine: Engine, rows: Rows) -> None:
+    """It fits no more since the code changed: the way out is the code, not another result."""
+
+    async def before() -> int:
+        return 4711
+
+    async def after() -> str:
+        return "receipt 4711"
+
+    before.__name__ = after.__name__ = "pay"
+    code: list[Callable[[], Any]] = [before]
+
+    @durable("k")
+    async def body(ctx: Context) -> Any:
+        await ctx.write(code[-1])
+        raise Retryable("later")
+
+    run_id = client.enqueue("k")
+    engine.run(run_id)
+    code.append(after)
+    done: Any = finish(client, engine, rows, run_id)
+    assert (done.status, done.error["step"]) == (Status.FAILED, "#1")
+    assert f"change the annotation back, then `agentrun redrive {run_id}`" in done.error["message"]
+    for key in (None, "#1"):
+        with pytest.raises(NotAllowed, match="no write in flight under key #1"):
+            client.resolve(run_id, applied=True, result="paid", key=key)
+    assert client.steps(run_id)[0].result == 4711
 
 
 @pytest.mark.parametrize("promised", [object, Any, str, None], ids=repr)
