@@ -13,11 +13,12 @@ from uuid import UUID
 from agentrun.broker.waiting import wait_for_end_async
 from agentrun.client import Client
 from agentrun.clients.base import RunId, as_uuid
-from agentrun.clients.reading import result_of, seconds_of
+from agentrun.clients.reading import result_of
 from agentrun.core.actors import Actor
 from agentrun.core.errors import AgentrunError, NotAllowed
 from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep
 from agentrun.runtime.commands import Wishes
+from agentrun.runtime.filters import checked_wait
 from agentrun.runtime.sending import MOST_TOGETHER, Signal
 from agentrun.runtime.together import Together
 from agentrun.store.borrowed import enqueue_in_async
@@ -75,7 +76,7 @@ class AsyncClient:
 
     async def wait(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Run:  # noqa: ASYNC109
         """As Client.wait; holds no thread while it waits."""
-        return await wait_for_end_async(self._client.hints, self.status, as_uuid(run_id), seconds_of(timeout))
+        return await wait_for_end_async(self._client.hints, self.status, as_uuid(run_id), checked_wait(timeout))
 
     async def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:  # noqa: ASYNC109
         """As Client.result."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal
+from typing import Literal, get_args
 
 from agentrun.broker import CeleryPublisher
 from agentrun.clients.answering import Answering
@@ -12,6 +12,8 @@ from agentrun.clients.operating import Operating
 from agentrun.clients.producing import Producing
 from agentrun.clients.reading import Reading
 from agentrun.core.actors import Actor
+from agentrun.core.errors import ConfigurationError
+from agentrun.runtime.checks import shown
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.settings import Settings
 
@@ -23,7 +25,8 @@ class Client(Producing, Reading, Answering, Operating):
 
     `database_url`, `broker_url` and `namespace` override the settings. With `dispatch_failure="leave"` (the default)
     a run whose wake cannot be sent stays queued and starts when the broker is back; with `"fail"` it is settled as
-    failed and EnqueueFailed is raised (ADR-102). Raises ConfigurationError where a URL is missing.
+    failed and EnqueueFailed is raised (ADR-102). Raises ConfigurationError where a URL is missing or cannot be used,
+    and for another `dispatch_failure`.
 
     After `close` every verb raises NotAllowed, but for `drain` and `close`: nothing is left to be handed back. A client
     and its views (`acting`) are closed together; closed in one process, it is open in others that have a copy.
@@ -43,7 +46,7 @@ class Client(Producing, Reading, Answering, Operating):
         overrides = {name: value for name, value in given.items() if value is not None}
         self.settings = settings.model_copy(update=overrides) if settings is not None else Settings(**overrides)
         require_servers(self.settings)
-        self._strict = dispatch_failure == "fail"
+        self._strict = _is_strict(dispatch_failure)
         self.held = Held(self.settings, CeleryPublisher(self.settings), kinds)
         self.asking = Asking(self.held)
 
@@ -86,3 +89,12 @@ class Client(Producing, Reading, Answering, Operating):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_strict(dispatch_failure: object) -> bool:
+    if dispatch_failure not in get_args(Dispatch):
+        raise ConfigurationError(
+            f'dispatch_failure must be "leave" (the run waits for the broker) or "fail" (it is settled as failed), not '
+            f"{shown(dispatch_failure)}"
+        )
+    return dispatch_failure == "fail"

@@ -15,6 +15,7 @@ from uuid import UUID
 from agentrun.broker.hints import Hints
 from agentrun.broker.messages import Messages, Straight
 from agentrun.broker.names import LEAST_URGENT, REDIS_SCHEMES
+from agentrun.broker.urls import require_usable
 from agentrun.core.counting import counted
 from agentrun.core.wake import Wake
 from agentrun.settings import Settings
@@ -38,6 +39,8 @@ class CeleryPublisher:
     """Sends wakes through one connection per process and thread-safe; a broker that is away costs a bounded time."""
 
     def __init__(self, settings: Settings) -> None:
+        """Raises ConfigurationError for a URL that no broker can have: no sweep would ever get a wake through."""
+        require_usable(settings.broker_url)
         self._settings = settings
         self._lock = threading.Lock()
         self._connection: Connection | None = None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from agentrun.broker.waiting import wait_for_end
 from agentrun.clients.base import Face, RunId, as_uuid
-from agentrun.core.errors import InvalidRequest, RunFailed
+from agentrun.core.errors import RunFailed
 from agentrun.core.records import Event, Run, Step
 from agentrun.core.words import Status
+from agentrun.runtime.filters import checked_wait
 
 
 class Reading(Face):
@@ -34,7 +34,7 @@ class Reading(Face):
 
         A hint through Redis ends the wait; the row is asked to be sure, and every few seconds in case no hint came.
         """
-        return wait_for_end(self.hints, self.status, as_uuid(run_id), seconds_of(timeout))
+        return wait_for_end(self.hints, self.status, as_uuid(run_id), checked_wait(timeout))
 
     def result(self, run_id: RunId, *, timeout: float | timedelta | None = None) -> Any:
         """Wait, then the run's result as a JSON value. Raises RunFailed where it ended without one."""
@@ -68,7 +68,8 @@ class Reading(Face):
         before: RunId | None = None,
     ) -> list[Run]:
         """Runs, newest first; page with `before=runs[-1].id`. `attributes` must be contained in the run's."""
-        filters = _filters(status, kind, reason, tag, owner, attributes, parent)
+        filters = {"status": status, "kind": kind, "reason": reason, "tag": tag, "owner": owner}
+        filters |= {"attributes": attributes, "parent_id": as_uuid(parent) if parent is not None else None}
         return self.commands.list(filters, limit=limit, before=as_uuid(before) if before is not None else None)
 
 
@@ -78,34 +79,3 @@ def result_of(run: Run) -> Any:
         detail = run.error.get("message") if run.error else None
         raise RunFailed(str(run.id), run.status, run.reason, detail)
     return run.result
-
-
-def seconds_of(timeout: float | timedelta | None) -> float | None:
-    """Seconds or a timedelta as seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-
-
-def _filters(
-    status: Status | str | Sequence[Status | str] | None,
-    kind: str | None,
-    reason: str | None,
-    tag: str | None,
-    owner: str | None,
-    attributes: Mapping[str, Any] | None,
-    parent: RunId | None,
-) -> dict[str, Any]:
-
-    wanted = [status] if isinstance(status, str) else status
-    try:
-        statuses = [str(Status(each)) for each in wanted] if wanted is not None else None
-    except ValueError as error:
-        raise InvalidRequest(f"{error}; a status is one of {', '.join(Status)}") from None
-    return {
-        "status": statuses,
-        "kind": kind,
-        "reason": reason,
-        "tag": tag,
-        "owner": owner,
-        "attributes": json.dumps(dict(attributes)) if attributes else None,
-        "parent_id": as_uuid(parent) if parent is not None else None,
-    }

@@ -10,12 +10,15 @@ from typing import Any, Literal, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from agentrun.core.errors import InvalidRequest, InvalidResult, TooLarge
 
 PLAIN = (type(None), bool, int, str)
 """Values of these very types are the same JSON whatever declares them, and come back as they were."""
+
+DEEPEST = 200
+"""How deep lists and objects may be nested. More than pydantic's reader takes apart, though its writer takes 254."""
 
 _ANYTHING = TypeAdapter[Any](Any)
 
@@ -37,14 +40,7 @@ _OTHER_TYPE = re.compile(
 def encode(value: Any, *, what: str) -> str:
     """JSON text of `value`. Raises InvalidRequest where it is not JSON; `what` names it in the message."""
     try:
-        text = to_json(value, inf_nan_mode="strings").decode()
-        if type(value) in PLAIN or "null" not in text:
-            return text
-        return _in_words(
-            text,
-            lambda: _ANYTHING.dump_python(value, warnings=False),
-            lambda: to_jsonable_python(value, inf_nan_mode="strings"),
-        )
+        return _readable(_text(value))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise InvalidRequest(
             f"{what} cannot be stored as JSON: {_unwritable(error)}; pass JSON values, pydantic models or dataclasses"
@@ -194,10 +190,35 @@ def _lost(value: Any, stored: Any) -> bool:
             return False
 
 
+def _text(value: Any) -> str:
+    text = to_json(value, inf_nan_mode="strings").decode()
+    if type(value) in PLAIN or "null" not in text:
+        return text
+    return _in_words(
+        text,
+        lambda: _ANYTHING.dump_python(value, warnings=False),
+        lambda: to_jsonable_python(value, inf_nan_mode="strings"),
+    )
+
+
+def _readable(text: str) -> str:
+    """`text` itself. Raises ValueError where it is nested deeper than whoever has to read it can."""
+    if text.count("[") + text.count("{") > DEEPEST:
+        try:
+            from_json(text, cache_strings=False)
+        except ValueError as error:
+            if "recursion limit" in str(error):
+                raise ValueError(_TOO_DEEP) from None
+    return text
+
+
+_TOO_DEEP = f"it is nested more than {DEEPEST} deep, and nobody could read it back"
 _NOT_TEXT = "bytes that are not UTF-8"
 
 
 def _unwritable(error: Exception) -> str:
+    if "serialization depth" in str(error):
+        return _TOO_DEEP
     return _NOT_TEXT if "invalid utf-8" in str(error) else str(error)
 
 

@@ -63,7 +63,7 @@ class InvalidRequest(AgentrunError):
 
 
 class UnknownKind(InvalidRequest):
-    """No body is registered under this name in this process."""
+    """No body is registered under this name: in this process, or in any that is known of."""
 
     exit_code = 6
 

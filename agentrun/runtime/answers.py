@@ -21,6 +21,7 @@ from agentrun.core.errors import (
 )
 from agentrun.core.records import Run
 from agentrun.core.words import WaitKind, WaitStatus
+from agentrun.runtime.filters import checked_token
 from agentrun.runtime.resolving import Answer, Ended, Refused, Row
 from agentrun.runtime.schemas import fits
 from agentrun.runtime.sending import Sending
@@ -60,9 +61,9 @@ class Answers(Sending):
             raise Forbidden(f"`{name}` started run `{run_id}` and cannot approve it: somebody else has to")
         if edits is not None and not (approved and asks.get("editable")):
             raise InvalidAnswer("this approval does not permit edits; approve it as it is, or reject it with a comment")
+        text = self._text({"approved": approved, "by": name, "comment": comment, "edited": edits})
         if edits is not None and asks.get("schema") is not None:
             fits(edits, asks["schema"])
-        text = self._text({"approved": approved, "by": name, "comment": comment, "edited": edits})
         said = {"key": row["step_key"], "kind": "approval", "approved": approved, "edited": edits is not None}
         answer = Answer(text=text, by=name, said=said, comment=comment, digest=digest, roles=_roles_of(actor))
         return self._resolved(run, row, answer, actor, here=here)
@@ -85,9 +86,10 @@ class Answers(Sending):
         if here:
             self._may_go_on(run, actor, name)
         row = self._one(run, actor, WaitKind.INPUT, key)
+        text = self._text(data)
         fits(data, decode(row["asks"])["schema"])
         said = {"key": row["step_key"], "kind": "input"}
-        answer = Answer(text=self._text(data), by=name, said=said, digest=digest, roles=_roles_of(actor))
+        answer = Answer(text=text, by=name, said=said, digest=digest, roles=_roles_of(actor))
         return self._resolved(run, row, answer, actor, here=here)
 
     def webhook(self, token: str, payload: Any) -> Run:
@@ -95,7 +97,7 @@ class Answers(Sending):
 
         Whoever holds the token may answer; it does not learn what the run was asked.
         """
-        row = self._database.row(waits.BY_TOKEN, {"token_digest": token_digest(token)})
+        row = self._database.row(waits.BY_TOKEN, {"token_digest": token_digest(checked_token(token))})
         if row is None or row["namespace"] != self._namespace["namespace"]:
             raise NotFound("no wait belongs to this token")
         run = self._commands.unchecked(row["run_id"])

@@ -8,6 +8,7 @@ from uuid import UUID
 from agentrun.core.actors import Scope
 from agentrun.core.codec import decode
 from agentrun.runtime.commands import Commands
+from agentrun.runtime.filters import checked_asked, checked_filter, checked_limit
 from agentrun.store import asked, waits
 from agentrun.store.connect import type_of_row
 
@@ -24,7 +25,8 @@ class Asked:
 
         An actor without READ finds what its own runs ask.
         """
-        params = self._namespace | {"role": role, "kind": kind, "owner": self._only_of(), "limit": limit}
+        chosen = {"role": checked_filter("role", role), "kind": checked_asked(kind), "limit": checked_limit(limit)}
+        params = self._namespace | chosen | {"owner": self._only_of()}
         return [_with_asks(row) for row in self._database.rows(asked.INBOX, params)]
 
     def open_waits(self, run_id: UUID) -> list[type_of_row]:
@@ -38,9 +40,9 @@ class Asked:
 
         Raises NotFound where an actor may not see the run; an actor without READ finds those of its own runs.
         """
+        params = self._namespace | {"run_id": run_id, "owner": self._only_of(), "limit": checked_limit(limit)}
         if run_id is not None:
             self._commands.status(run_id)
-        params = self._namespace | {"run_id": run_id, "owner": self._only_of(), "limit": limit}
         return [row | {"payload": decode(row["payload"])} for row in self._database.rows(asked.SIGNALS_KEPT, params)]
 
     def _only_of(self) -> str | None:

@@ -28,7 +28,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 def checked_name(what: str, value: object) -> str:
     """A kind, queue, key, tag or owner: 1 to 200 printable characters."""
     if not _is_name(value):
-        raise InvalidRequest(f"{what} must be 1 to {LONGEST_NAME} printable characters, not {_shown(value)}")
+        raise InvalidRequest(f"{what} must be 1 to {LONGEST_NAME} printable characters, not {shown(value)}")
     return value
 
 
@@ -44,7 +44,7 @@ def _are_several(values: object) -> TypeGuard[Iterable[object]]:
 def checked_names(what: str, values: object) -> list[str]:
     """Several of them. One text is no list of texts: its letters are not meant."""
     if not _are_several(values):
-        raise InvalidRequest(f"{what}s must be a list of texts, not {_shown(values)}")
+        raise InvalidRequest(f"{what}s must be a list of texts, not {shown(values)}")
     return [checked_name(what, value) for value in values]
 
 
@@ -62,7 +62,7 @@ def checked_queue(value: object) -> str | None:
     if not _is_name(value) or "," in value or value != value.strip():
         raise InvalidRequest(
             f"queue must be 1 to {LONGEST_NAME} printable characters, without commas and blanks around it, as "
-            f"`celery worker -Q` takes it, not {_shown(value)}; leave it out for the usual queue"
+            f"`celery worker -Q` takes it, not {shown(value)}; leave it out for the usual queue"
         )
     return value
 
@@ -70,7 +70,7 @@ def checked_queue(value: object) -> str | None:
 def checked_priority(value: object) -> int:
     """0, the most urgent, to 9."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LEAST_URGENT:
-        raise InvalidRequest(f"priority must be 0 (most urgent) to {LEAST_URGENT}, not {_shown(value)}")
+        raise InvalidRequest(f"priority must be 0 (most urgent) to {LEAST_URGENT}, not {shown(value)}")
     return value
 
 
@@ -80,7 +80,7 @@ def checked_seconds(what: str, value: object) -> float | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _bearable(seconds):
-        raise InvalidRequest(f"{what} must be 0 seconds to 10 years, as seconds or a timedelta, not {_shown(value)}")
+        raise InvalidRequest(f"{what} must be 0 seconds to 10 years, as seconds or a timedelta, not {shown(value)}")
     return float(seconds)
 
 
@@ -92,7 +92,7 @@ def checked_timeout(value: object) -> float | None:
         seconds = 0.0
     if seconds == 0:
         raise InvalidRequest(
-            f"timeout must be more than 0 seconds and at most 10 years, as seconds or a timedelta, not {_shown(value)}"
+            f"timeout must be more than 0 seconds and at most 10 years, as seconds or a timedelta, not {shown(value)}"
         )
     return seconds
 
@@ -100,7 +100,7 @@ def checked_timeout(value: object) -> float | None:
 def checked_attempts(value: object) -> int:
     """How often something is tried, the first time included: 1 to a million."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
-        raise InvalidRequest(f"retries must be 1 (tried once) to {MOST_ATTEMPTS:,} attempts, not {_shown(value)}")
+        raise InvalidRequest(f"retries must be 1 (tried once) to {MOST_ATTEMPTS:,} attempts, not {shown(value)}")
     return value
 
 
@@ -109,7 +109,7 @@ def checked_requeues(value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_ATTEMPTS:
-        raise InvalidRequest(f"max_requeues must be 0 (never) to {MOST_ATTEMPTS:,} times, not {_shown(value)}")
+        raise InvalidRequest(f"max_requeues must be 0 (never) to {MOST_ATTEMPTS:,} times, not {shown(value)}")
     return value
 
 
@@ -119,21 +119,21 @@ def checked_lease(value: object) -> float | None:
         return None
     number = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else value
     if number < SHORTEST_LEASE or not _bearable(number):
-        raise InvalidRequest(f"lease_seconds must be {SHORTEST_LEASE:g} second to 10 years, not {_shown(value)}")
+        raise InvalidRequest(f"lease_seconds must be {SHORTEST_LEASE:g} second to 10 years, not {shown(value)}")
     return float(number)
 
 
 def checked_flag(what: str, value: object) -> bool:
     """Yes or no. A text is neither: "no" would count as a yes."""
     if not isinstance(value, bool):
-        raise InvalidRequest(f"{what} must be True or False, not {_shown(value)}")
+        raise InvalidRequest(f"{what} must be True or False, not {shown(value)}")
     return value
 
 
 def checked_attributes(value: object) -> str:
     """JSON text of an object. PostgreSQL searches attributes, and its searchable JSON knows no NUL character."""
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"attributes must be an object with names, not {_shown(value)}")
+        raise InvalidRequest(f"attributes must be an object with names, not {shown(value)}")
     text = encode(dict(cast("Mapping[object, object]", value)), what="attributes")
     if _NUL.search(text):
         raise InvalidRequest("attributes cannot be stored as JSON: they hold a NUL character; leave it out")
@@ -144,5 +144,9 @@ def _bearable(seconds: float) -> bool:
     return math.isfinite(seconds) and 0 <= seconds <= LONGEST_DELAY.total_seconds()
 
 
-def _shown(value: object) -> str:
-    return repr(value[:40] if isinstance(value, str) else value)[:80]
+def shown(value: object) -> str:
+    """A refused value, in short."""
+    try:
+        return repr(value[:40] if isinstance(value, str) else value)[:80]
+    except ValueError:  # of a number with thousands of digits Python makes no text
+        return f"this {type(value).__name__}"

@@ -36,9 +36,10 @@ from agentrun.runtime.checks import (
     checked_queue,
     checked_seconds,
 )
+from agentrun.runtime.filters import LARGEST_PAGE, checked_after, checked_filters, checked_limit
 from agentrun.runtime.kinds import Kind, Options, Registry, unknown
 from agentrun.runtime.settling import named_writes
-from agentrun.runtime.spending import checked_limits
+from agentrun.runtime.spending import checked_cost, checked_limits
 from agentrun.settings import Settings
 from agentrun.store import births, reads, transitions
 from agentrun.store.connect import type_of_row
@@ -46,8 +47,6 @@ from agentrun.store.database import Database
 from agentrun.store.sweeping import IN_FLIGHT
 
 log = logging.getLogger("agentrun.commands")
-
-LARGEST_PAGE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +79,17 @@ class Commands:
         self.settings, self.database, self.publisher, self.kinds = settings, database, publisher, kinds
         self.actor = actor
         self._namespace = {"namespace": settings.namespace}
+        self._waited_for = set[str]()
 
     # ---- enqueue
 
     def prepare(self, kind: str, request: Any, wishes: Wishes, idempotency_key: str | None) -> dict[str, Any]:
         """The parameters of the row. Raises InvalidRequest, TooLarge or UnknownKind; nothing is stored yet."""
         registered = self.kinds.get(checked_name("kind", kind))
-        if registered is None:
-            self._require_somewhere(kind)
-        text = self._request_text(kind, registered, request)
         params = self.shared(kind, registered.options if registered else Options(), wishes)
+        text = self._request_text(kind, registered, request)
+        if registered is None:
+            self._refuse_misspelt(kind, params["queue"])
         key = checked_name("idempotency_key", idempotency_key) if idempotency_key is not None else None
         return params | {"run_id": self.new_id(), "request": text, "digest": digest(text) if key else None, "key": key}
 
@@ -111,7 +111,7 @@ class Commands:
             "lease_seconds": options.lease_seconds,
             "max_requeues": options.max_requeues,
             "limits": json.dumps(limits) if limits is not None else None,
-            "planned_cost": wishes.planned_cost,
+            "planned_cost": checked_cost("planned_cost", wishes.planned_cost),
             "tags": checked_names("tag", wishes.tags),
             "attributes": checked_attributes(wishes.attributes),
             "owner": checked_name("owner", owner) if owner is not None else None,
@@ -140,15 +140,15 @@ class Commands:
     ) -> list[UUID]:
         """Store many runs in one statement and wake them; ids in the order of the requests."""
         registered = self.kinds.get(checked_name("kind", kind))
-        if registered is None:
-            self._require_somewhere(kind)
+        shared = self.shared(kind, registered.options if registered else Options(), wishes)
         keys = checked_names("idempotency_key", keys) if keys is not None else None
         if keys is not None and (len(keys) != len(requests) or len(set(keys)) != len(keys)):
             raise InvalidRequest("idempotency_keys must be as many as the requests, and no key twice")
         texts = [self._request_text(kind, registered, request) for request in requests]
         ids = [self.new_id() for _ in texts]
         digests = [digest(text) for text in texts] if keys else [None] * len(texts)
-        shared = self.shared(kind, registered.options if registered else Options(), wishes)
+        if registered is None:
+            self._refuse_misspelt(kind, shared["queue"])
         each = {"run_ids": ids, "requests": texts, "digests": digests, "keys": list(keys or [None] * len(texts))}
         stored = {row["id"] for row in self.database.rows(births.ENQUEUE_MANY, shared | each)} if ids else set[UUID]()
         self.publisher.wake(*(self.wake_of(shared | {"run_id": run_id}) for run_id in ids if run_id in stored))
@@ -195,14 +195,24 @@ class Commands:
         text = registered.encode_request(request) if registered else encode(request, what=what)
         return within(text, self.settings.max_request_bytes, what=what, setting="AGENTRUN_MAX_REQUEST_BYTES")
 
-    def _require_somewhere(self, kind: str) -> None:
-        """A producer that knows no kinds may enqueue any; one that knows some is told of a misspelt one."""
+    def _refuse_misspelt(self, kind: str, queue: str) -> None:
+        """Raises UnknownKind for a kind that is certainly misspelt, as seen by a producer that knows some kinds.
+
+        Certain is it where a live worker takes runs from the queue, and no process seen within the hour knows the
+        kind. Without such a worker nobody can say: the run is stored, and waits for one, and the log says so once.
+        """
         if not self.settings.imports:
             return
-        alive = {row["kind"] for row in self.database.rows(reads.KINDS_ALIVE, self._namespace)}
-        if kind not in alive:
-            nobody = "" if alive else "; no worker has told of its kinds yet: start one, or wait until it is seen"
-            raise UnknownKind(unknown(kind, tuple(sorted({*alive, *self.kinds.names()}))) + nobody)
+        told = self.database.rows(reads.KINDS_TOLD, self._namespace | {"queue": queue})
+        known = {row["kind"] for row in told}
+        if kind in known:
+            return
+        said = unknown(kind, tuple(sorted({*known, *self.kinds.names()})))
+        if any(row["serves"] for row in told):
+            raise UnknownKind(said)
+        if kind not in self._waited_for:
+            self._waited_for.add(kind)
+            log.warning("%s; its runs are stored, and wait for a worker that knows it", said)
 
     def _settle_undispatched(self, run_id: UUID) -> None:
         settled = self.database.row(
@@ -269,18 +279,18 @@ class Commands:
 
     def list(self, filters: Mapping[str, Any], *, limit: int, before: UUID | None) -> list[Run]:
         """Runs, newest first. `before` is the last id of the page before."""
-        if not 1 <= limit <= LARGEST_PAGE:
-            raise InvalidRequest(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
+        filters, limit = checked_filters(filters), checked_limit(limit, most=LARGEST_PAGE)
         if self.actor is not None and Scope.READ not in self.actor.scopes:
-            filters = dict(filters) | {"owner": self.actor.id}
-        filters = dict(filters) | {"before": before}
+            filters |= {"owner": self.actor.id}
+        filters |= {"before": before}
         rows = self.database.rows(reads.listing(filters), filters | self._namespace | {"limit": limit})
         return [reads.as_run(row) for row in rows]
 
     def events(self, run_id: UUID, *, after: int, limit: int) -> list[Event]:
         """The run's story from `after` on, in order."""
+        page = {"after": checked_after(after), "limit": checked_limit(limit)}
         self.status(run_id)
-        rows = self.database.rows(reads.EVENTS, {"run_id": run_id, "after": after, "limit": limit})
+        rows = self.database.rows(reads.EVENTS, {"run_id": run_id, **page})
         return [reads.as_event(row) for row in rows]
 
     def steps(self, run_id: UUID) -> Sequence[Step]:

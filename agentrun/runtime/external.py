@@ -22,6 +22,7 @@ from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
 from agentrun.runtime.checks import checked_name, checked_seconds
 from agentrun.runtime.commands import Commands
+from agentrun.runtime.filters import LARGEST_PAGE, checked_filter, checked_limit, checked_token
 from agentrun.runtime.luck import luck
 from agentrun.runtime.redispatch import redispatch_run
 from agentrun.runtime.taking import backoff_of
@@ -50,9 +51,8 @@ class External:
         """
         if self._commands.actor is not None:
             may_operate(self._commands.actor)
-        if not 1 <= limit <= 1000:
-            raise InvalidRequest(f"limit must be 1 to 1000, not {limit}")
-        wanted = self._namespace | {"name": name, "run_id": run_id, "limit": limit}
+        chosen = {"name": checked_filter("name", name), "limit": checked_limit(limit, most=LARGEST_PAGE)}
+        wanted = self._namespace | chosen | {"run_id": run_id}
         return [_as_listed(row) for row in self._database.rows(offers.EXTERNAL[taken], wanted)]
 
     def take(self, run_id: UUID, key: str | None, *, by: Actor | str) -> TakenStep:
@@ -275,9 +275,9 @@ def _token(run_id: UUID, key: str) -> str:
 
 
 def _named(token: str) -> tuple[UUID, str]:
-    """What a token names. Raises NotFound for anything that is no token."""
+    """What a token names. Raises NotFound for anything that is no token, InvalidRequest for what is no text."""
     try:
-        named, _, secret = token.partition(".")
+        named, _, secret = checked_token(token).partition(".")
         raw = base64.urlsafe_b64decode(named + "=" * (-len(named) % 4))
         run_id, key = UUID(bytes=raw[:16]), raw[16:].decode()
     except (ValueError, UnicodeError):

@@ -12,6 +12,7 @@ from uuid import UUID
 from agentrun.core.codec import digest, within
 from agentrun.core.errors import NotAllowed, RunFailed
 from agentrun.core.words import Outcome, Segment, Status
+from agentrun.runtime.checks import checked_name
 from agentrun.runtime.commands import Commands, Wishes
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Kind, kind_of
@@ -55,6 +56,7 @@ class Interactive:
         registered = self._engine.registry.require(kind) if isinstance(kind, str) else None
         body = registered or kind_of(_named(kind), _function(kind))
         params = self._commands.shared(body.name, body.options, wishes)
+        key = checked_name("idempotency_key", idempotency_key) if idempotency_key is not None else None
         settings = self._engine.settings
         what = f"the request of kind `{body.name}`"
         token = self._engine.token()
@@ -65,8 +67,8 @@ class Interactive:
             "run_id": self._commands.new_id(),
             "request": text if registered else None,
             "request_text": text,
-            "digest": digest(text) if idempotency_key else None,
-            "key": idempotency_key,
+            "digest": digest(text) if key else None,
+            "key": key,
             "lease": settings.lease_seconds,
             "by": self._engine.owner(Segment.INTERACTIVE),
             "claim": token,

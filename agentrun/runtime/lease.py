@@ -26,7 +26,7 @@ from agentrun.store.sql import Statement
 from agentrun.store.taking import RENEW_STEPS
 from agentrun.store.transitions import RENEW_ALL, RENEW_WAITING
 
-log = logging.getLogger("agentrun.lease")
+log = logging.getLogger("agentrun.runtime")
 
 MARGIN = 0.1
 """The share of a lease that is not relied on: a step does not start in it."""

@@ -15,14 +15,18 @@ from agentrun.core.failures import failed_steps_in, unfit_step_in
 from agentrun.core.records import Run
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, Reason, Status, StepStatus
+from agentrun.runtime.checks import checked_name
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.external import External
+from agentrun.runtime.filters import checked_filter, checked_limit, checked_reason
 from agentrun.runtime.settling import woken_parents
+from agentrun.runtime.spending import checked_cost, checked_tokens
 from agentrun.store import transitions
 from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
 from agentrun.store.connect import type_of_row
 from agentrun.store.reads import OPEN_CHILDREN, RUNS_FAILED
 from agentrun.store.sweeping import IN_FLIGHT
+from agentrun.store.troubles import explaining
 from agentrun.store.waits import LOCK
 
 
@@ -130,7 +134,8 @@ class Operators:
     def redrivable(self, *, kind: str | None = None, reason: str | None = None, limit: int = 1000) -> list[UUID]:
         """The failed runs that `redrive` would take, oldest first: a dry run before many are put back."""
         self._operates()
-        params = self._namespace | {"kind": kind, "reason": reason, "limit": limit}
+        chosen = {"kind": checked_filter("kind", kind), "reason": checked_reason(reason)}
+        params = self._namespace | chosen | {"limit": checked_limit(limit)}
         return [row["id"] for row in self.database.rows(RUNS_FAILED, params)]
 
     def in_flight(self, run_id: UUID) -> list[type_of_row]:
@@ -159,7 +164,7 @@ class Operators:
         target = StepStatus.COMPLETED if applied else StepStatus.NOT_APPLIED
         said = json.dumps({"key": key, "applied": applied})
         params = self._namespace | {"run_id": run_id, "key": key, "by": name, "result": text, "data": said}
-        with self.database.transaction() as connection:
+        with explaining(), self.database.transaction() as connection:
             if not connection.execute(transitions.RESOLVE[target].sql, params).fetchall():
                 raise NotAllowed(self._why_no_resolve(self.status(run_id), key))
             moved = connection.execute(transitions.REDRIVE.sql, params | {"redo": None, "data": said}).fetchall()
@@ -190,14 +195,21 @@ class Operators:
     def set_budget(
         self, owner: str, *, period: str, max_tokens: int | None = None, max_cost: Decimal | None = None
     ) -> None:
-        """An owner's ceiling per `day` or `month` (UTC), in tokens and US dollars; None lifts it."""
+        """An owner's ceiling per `day` or `month` (UTC), in tokens and US dollars; None lifts it.
+
+        Raises InvalidRequest for what cannot be a ceiling: a NaN among them would stop nobody, ever.
+        """
         self._operates()
         if period not in ("day", "month"):
             raise InvalidRequest(f"a budget's period is day or month, not {period!r}")
-        params = {"owner": owner, "period": period, "max_tokens": max_tokens, "max_cost": max_cost}
+        ceilings = {
+            "max_tokens": checked_tokens("max_tokens", max_tokens),
+            "max_cost": checked_cost("max_cost", max_cost),
+        }
+        params = {"owner": checked_name("owner", owner), "period": period, **ceilings}
         self.database.rows(BUDGET_SET, self._namespace | params)
 
     def budgets(self, owner: str | None = None) -> Sequence[Mapping[str, Any]]:
         """Budgets with what is spent of them."""
         self._operates()
-        return self.database.rows(BUDGETS_LISTED, self._namespace | {"owner": owner})
+        return self.database.rows(BUDGETS_LISTED, self._namespace | {"owner": checked_filter("owner", owner)})

@@ -16,6 +16,7 @@ from agentrun.core.words import WaitStatus
 from agentrun.runtime.commands import Commands
 from agentrun.store import waits
 from agentrun.store.connect import type_of_row
+from agentrun.store.troubles import explaining
 
 Row = Mapping[str, Any]
 
@@ -65,7 +66,7 @@ class Resolving:
     def _close(self, row: Row, answer: Answer, *, wake: bool = True) -> None:
         """Record the answer, or nothing at all. Raises Ended where the run has, Refused where the wait takes it not."""
         params = self._namespace | {"run_id": row["run_id"], "wait_id": row["id"]} | answer.params()
-        with self._database.transaction() as connection:
+        with explaining(), self._database.transaction() as connection:
             if not connection.execute(waits.COUNT.sql, params).fetchall():
                 raise Ended
             if not connection.execute(waits.CLOSE[answer.status].sql, params).fetchall():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Generic, TypeVar
 
+from agentrun.core.errors import ConfigurationError
 from agentrun.store.connect import broke
 
 A = TypeVar("A")
@@ -18,7 +19,7 @@ class Together(Generic[A, R]):
     """`many` takes the arguments of up to `most` calls, and returns the result of each, or its error, in their order.
 
     A call that comes alone is made at once. Where `many` itself raises, the calls are made one by one; but for a
-    connection that broke: then nobody knows what was done, and everybody hears so.
+    connection that broke, or that was not to be had: then nobody knows what was done, and everybody hears so.
     """
 
     def __init__(self, many: Callable[[Sequence[A]], Sequence[R | Exception]], threads: Executor, *, most: int) -> None:
@@ -54,6 +55,6 @@ class Together(Generic[A, R]):
         try:
             return self._many(asked)
         except Exception as error:
-            if len(asked) == 1 or broke(error):
+            if len(asked) == 1 or isinstance(error, ConfigurationError) or broke(error):
                 return [error] * len(asked)
             return [self._answers([one])[0] for one in asked]

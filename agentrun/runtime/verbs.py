@@ -220,7 +220,7 @@ class WaitingVerbs(ChildVerbs):
 
 def token_digest(token: str) -> str:
     """What is stored of a token."""
-    return sha256(token.encode()).hexdigest()
+    return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _token_step(key: str) -> StepSpec:

@@ -6,19 +6,22 @@ import os
 import select
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import Connection, RawCursor
 from psycopg.rows import dict_row
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from agentrun.core.errors import ConfigurationError
 from agentrun.store.connect import adapt, connect, conninfo, keeps_session, type_of_row
 from agentrun.store.outages import be_quiet
 from agentrun.store.sql import Statement
-from agentrun.store.troubles import explained
+from agentrun.store.troubles import explaining
+
+CONNECTION_SECONDS = 10.0
+"""How long a call waits for a connection, all in all."""
 
 RECONNECT_SECONDS = 10.0
 """How long the pool itself goes on trying; with less, a short outage would cost its waiters their whole timeout."""
@@ -40,18 +43,13 @@ class Database:
 
         A connection that broke before it was used is replaced once; every statement here is guarded or keyed, so that
         sending it twice does no harm. Raises SchemaMismatch or ConfigurationError where another schema, missing rights
-        or an unreachable server is the reason.
+        or an unreachable server is the reason; that after CONNECTION_SECONDS.
         """
-        try:
-            return self._once(statement, params or {})
-        except (psycopg.OperationalError, psycopg.InterfaceError):
-            pass
-        except psycopg.ProgrammingError as error:
-            raise explained(error) or error from None
-        try:
-            return self._once(statement, params or {})
-        except psycopg.OperationalError as error:
-            raise explained(error) or error from None
+        with explaining():
+            try:
+                return self._once(statement, params or {})
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                return self._once(statement, params or {})
 
     def _once(self, statement: Statement, params: Mapping[str, Any]) -> list[type_of_row]:
         with self.connection() as connection:
@@ -62,17 +60,15 @@ class Database:
     def together(self, *asked: tuple[Statement, Mapping[str, Any]]) -> list[list[type_of_row]]:
         """The rows of each of several statements, sent at once and committed together.
 
-        Sent again only where PostgreSQL has undone them to end a deadlock. Where the connection breaks, nobody
-        knows whether they were committed, and psycopg.OperationalError says so. Raises SchemaMismatch and
-        ConfigurationError as `rows`.
+        Sent again only where PostgreSQL has undone them to end a deadlock. Raises SchemaMismatch and
+        ConfigurationError as `rows`; where the connection broke, nobody knows whether they were committed.
         """
         while True:
             try:
-                return self._together(asked)
+                with explaining():
+                    return self._together(asked)
             except psycopg.errors.DeadlockDetected:
                 continue
-            except psycopg.ProgrammingError as error:
-                raise explained(error) or error from None
 
     def _together(self, asked: Sequence[tuple[Statement, Mapping[str, Any]]]) -> list[list[type_of_row]]:
         with self.connection() as connection:
@@ -88,13 +84,24 @@ class Database:
 
     @contextmanager
     def connection(self) -> Generator[Connection[type_of_row]]:
-        """A pooled connection in autocommit. Raises ConfigurationError where the server cannot be reached."""
-        with self._pool().connection(timeout=10) as connection:
+        """A pooled connection in autocommit.
+
+        Raises ConfigurationError where there is none within CONNECTION_SECONDS. What breaks later is psycopg's to tell.
+        """
+        with ExitStack() as held:
+            try:
+                connection = held.enter_context(self._pool().connection(timeout=CONNECTION_SECONDS))
+            except PoolTimeout:
+                raise ConfigurationError(
+                    "the database of AGENTRUN_DATABASE_URL cannot be reached: no connection within "
+                    f"{CONNECTION_SECONDS:g} seconds; see whether the server is up and the URL is right, and whether "
+                    f"this process asks for more than {self._max} at once (AGENTRUN_MAX_CONNECTIONS)"
+                ) from None
             yield connection
 
     @contextmanager
     def transaction(self) -> Generator[Connection[type_of_row]]:
-        """A pooled connection inside one transaction."""
+        """A pooled connection inside one transaction. Raises as `connection`."""
         with self.connection() as connection, connection.transaction():
             yield connection
 

@@ -263,10 +263,14 @@ def _facts() -> Statement:
     return compiled("facts", facts.where(runs.c.id == RUN_ID, runs.c.epoch == EPOCH))
 
 
-def _kinds_alive() -> Statement:
-    seen = processes.c.seen_at > func.now() - literal_column("interval '1 minute'")
+def _kinds_told() -> Statement:
+    """The kinds that processes told of within the last hour, and whether a live worker that takes runs from the queue
+    was among them."""
+    alive = processes.c.seen_at > func.now() - literal_column("interval '1 minute'")
+    takes = param("queue", Text) == func.any(processes.c.queues)
     kinds = func.unnest(processes.c.kinds).label("kind")
-    return compiled("kinds_alive", select(kinds).distinct().where(processes.c.namespace == NAMESPACE, seen))
+    serves = func.bool_or(and_(alive, ~processes.c.draining, takes)).label("serves")
+    return compiled("kinds_told", select(kinds, serves).where(processes.c.namespace == NAMESPACE).group_by("kind"))
 
 
 RUN_BY_ID = later(_by_id)
@@ -281,7 +285,7 @@ HELD = later(_held)
 FACTS = later(_facts)
 CHILD_RESULT = later(_child_result)
 OPEN_CHILDREN = later(_open_children)
-KINDS_ALIVE = later(_kinds_alive)
+KINDS_TOLD = later(_kinds_told)
 
 
 def as_run(row: Mapping[str, Any]) -> Run:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import psycopg
 import psycopg.errors
 import sqlalchemy.exc
 
-from agentrun.core.errors import ConfigurationError, SchemaMismatch
+from agentrun.core.errors import ConfigurationError, InvalidRequest, SchemaMismatch
 from agentrun.store.connect import broke
 
 _OTHER_SCHEMA = (
@@ -49,6 +51,25 @@ def away(error: BaseException) -> bool:
     """Whether the database cannot be reached, or went away meanwhile: nothing is wrong with what was asked."""
     said_by = (error, error.__cause__, error.__context__) if isinstance(error, ConfigurationError) else (error,)
     return any(each is not None and broke(each) for each in said_by)
+
+
+@contextmanager
+def explaining() -> Generator[None]:
+    """Raises `explained` in place of what psycopg raises, and InvalidRequest for a value that the database has no place
+    for: nothing is stored then. A deadlock stays, and what nothing is known of."""
+    try:
+        yield
+    except psycopg.errors.DeadlockDetected:
+        raise
+    except (psycopg.DataError, UnicodeEncodeError) as error:
+        said = _first_line(error) if isinstance(error, psycopg.Error) else "a text that is no Unicode"
+        raise InvalidRequest(f"PostgreSQL has no place for what was said, and stored nothing: {said}") from None
+    except psycopg.Error as error:
+        known = explained(error)
+        if known is None:
+            raise
+        # The cause stays with it: who asked for a commit may want to know that it is in doubt.
+        raise known from error
 
 
 def _of_migrating(error: BaseException) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -25,6 +25,9 @@ from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.store.troubles import explained
 from agentrun.telemetry.gauges import GAUGES
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger("agentrun.telemetry")
 
@@ -51,7 +54,10 @@ class Fleet(Collector):
 
     def serve(self, host: str, port: int) -> tuple[Any, Any]:
         """Begin to answer at /metrics; the server and its thread. Raises OSError where it cannot listen there."""
-        return start_http_server(port, host, self.registry)
+        server, thread = start_http_server(port, host, self.registry)
+        if (metrics := server.get_app()) is not None:
+            server.set_app(_only_metrics(metrics))
+        return server, thread
 
     def close(self) -> None:
         """Let the broker go."""
@@ -101,6 +107,20 @@ class Fleet(Collector):
             depths[queue] = depth
         yield "broker_up", (), float(len(depths) == len(queues))
         yield from (("broker_messages", (queue,), depth) for queue, depth in depths.items())
+
+
+def _only_metrics(metrics: WSGIApplication) -> WSGIApplication:
+    """`metrics` at /metrics, and at / where it is: prometheus_client's own answers whatever is asked for."""
+
+    def answered(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            return metrics(environ, start_response)
+        status = "200 OK" if path in ("", "/") else "404 Not Found"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"agentrun's metrics are at /metrics\n"]
+
+    return answered
 
 
 def _families() -> dict[str, GaugeMetricFamily]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from agentrun import Client, Status
 from agentrun.embedded.home import Home
 from agentrun.embedded.server import free_port
+from agentrun.runtime.engine import Engine
 from agentrun.settings import Settings
 from tests.cli.conftest import Cli
 
@@ -93,9 +95,10 @@ def test_a_second_up_prints_all_that_another_program_needs_and_nothing_else_on_s
         ("AGENTRUN_DATABSE_URL", "x", "did you mean AGENTRUN_DATABASE_URL?"),
         ("AGENTRUN_DATABASE_URL", "mysql://x", "must be postgresql://"),
         ("AGENTRUN_DATABASE_URL", f"postgresql://x@127.0.0.1:{free_port()}/x", "cannot be reached"),
+        ("AGENTRUN_BROKER_URL", "foo", "AGENTRUN_BROKER_URL is no URL"),
         ("AGENTRUN_IMPORTS", "no.such.module", "AGENTRUN_IMPORTS names `no.such.module`"),
     ],
-    ids=["no number", "no such setting", "another database", "away", "no module"],
+    ids=["no number", "no such setting", "another database", "away", "no broker", "no module"],
 )
 def test_a_wrong_setting_is_3_and_named(cli: Cli, name: str, value: str, says: str) -> None:
     refused(cli, 3, "enqueue", "greet", '"x"', says=says, env={name: value})
@@ -153,7 +156,10 @@ def test_what_is_no_run_id_is_5(cli: Cli, client: Client) -> None:
     refused(cli, 5, "list", "--limit", "0", says="limit must be")
 
 
-def test_an_unknown_kind_is_6_with_the_near_miss(cli: Cli, client: Client) -> None:
+def test_an_unknown_kind_is_6_with_the_near_miss_where_a_worker_is_up(
+    cli: Cli, client: Client, known: Any, make_engine: Callable[..., Engine]
+) -> None:
+    make_engine(queues=("agentrun",)).heartbeat.beat()
     refused(cli, 6, "enqueue", "gret", '"x"', says="did you mean `greet`?")
     assert client.list() == []
 

@@ -390,16 +390,6 @@ def test_a_known_kind_refuses_a_request_of_the_wrong_shape_and_keeps_its_values_
     assert client.list() == []
 
 
-def test_where_kinds_are_named_a_misspelt_one_is_refused_with_the_near_miss(settings: Settings, redis: Redis) -> None:
-    known = settings.model_copy(update={"imports": ("tests.bodies.basic",)})
-    registry = Registry()
-    with Client(settings=known, kinds=registry) as client, pytest.raises(errors.UnknownKind) as refused:
-        client.enqueue("ecko", "x")
-    assert refused.value.exit_code == 6
-    assert "AGENTRUN_IMPORTS" in str(refused.value)
-    assert "no worker has told of its kinds yet" in str(refused.value)
-
-
 async def test_the_asynchronous_client_says_and_refuses_the_same(async_client: AsyncClient, redis: Redis) -> None:
     run_id = await async_client.enqueue("digest", 1, idempotency_key="once", tags=["a"], delay=60)
     assert await async_client.enqueue("digest", 1, idempotency_key="once") == run_id

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kombu.transport import TRANSPORT_ALIASES
 
 from agentrun import AsyncClient, Client, ConfigurationError
+from agentrun.broker.urls import KNOWN, require_usable
 from agentrun.embedded.home import Home
 
 URLS = ("postgresql://agentrun:s3cr3t@127.0.0.1:5/agentrun", "redis://:s3cr3t@127.0.0.1:6/0")
@@ -70,3 +72,35 @@ def test_another_users_state_is_none_of_ours(make: Callable[..., Any], tmp_path:
     (tmp_path / "state" / "lock").chmod(0)
     with pytest.raises(ConfigurationError, match=r"^AGENTRUN_BROKER_URL is not set"):
         make()
+
+
+NO_BROKERS = {
+    "foo": "is no URL: it begins with no scheme",
+    "localhost:6379": "is no URL",
+    "redis:/x": "is no URL",
+    "://s3cr3t": "is no URL",
+    "foo://u:s3cr3t@h": "the scheme `foo`",
+    "reddis://u:s3cr3t@h": "did you mean redis://",
+    "valkey://h": "did you mean redis://",
+    "unix:///tmp/x": r"did you mean redis\+socket://",
+    "http://h": "Celery knows no broker by that",
+}
+
+
+@pytest.mark.parametrize(("url", "says"), NO_BROKERS.items())
+def test_a_broker_that_there_cannot_be_is_refused_before_anything_is_stored(
+    make: Callable[..., Any], url: str, says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says) as refused:
+        make(database_url=URLS[0], broker_url=url)
+    assert "AGENTRUN_BROKER_URL" in str(refused.value)
+    assert "s3cr3t" not in str(refused.value)
+
+
+def test_every_broker_that_celery_knows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    urls = [f"{name}://h" for name in TRANSPORT_ALIASES]
+    for url in (*urls, "REDIS://h", "redis+socket:///tmp/x", "sqla+sqlite:///x", "redis://a;redis://b", None):
+        require_usable(url)
+    monkeypatch.setitem(TRANSPORT_ALIASES, "ours", "our.transport:Transport")
+    require_usable("ours://h")
+    assert {*KNOWN} <= {name.lower() for name in TRANSPORT_ALIASES}

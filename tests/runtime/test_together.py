@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import psycopg
 import pytest
 
+from agentrun.core.errors import ConfigurationError
 from agentrun.runtime.together import Together
 
 MOST = 4
@@ -86,17 +87,18 @@ def test_one_that_spoils_all_is_made_alone(calls: Callable[..., Calls]) -> None:
     assert made.made == [[1], [2, 3, 4], [2], [3], [4]]
 
 
-def test_nobody_presumes_what_a_broken_connection_has_done(calls: Callable[..., Calls]) -> None:
+@pytest.mark.parametrize("error", [psycopg.OperationalError("broken"), ConfigurationError("not to be had")])
+def test_nobody_presumes_what_a_broken_connection_has_done(calls: Callable[..., Calls], error: Exception) -> None:
     def broken(asked: Sequence[int]) -> list[str | Exception]:
         if asked[0] == 2:
-            raise psycopg.OperationalError("broken")
+            raise error
         return said(asked)
 
     made = calls(broken)
     futures = made.ask(1, 2, 3)
     made.let_go.set()
     for future in futures[1:]:
-        with pytest.raises(psycopg.OperationalError):
+        with pytest.raises(type(error)):
             future.result(10)
     assert made.made == [[1], [2, 3]], "nothing was done twice"
 

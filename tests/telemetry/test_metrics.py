@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -244,6 +245,13 @@ def test_it_is_served_until_somebody_ends_it(settings: Settings, rows: Rows, by:
         for _ in range(2):
             with urllib.request.urlopen(url, timeout=30) as answer:
                 assert parsed(answer.read().decode()).of("due_runs", queue="agentrun") == 1
+        root = url.removesuffix("/metrics")
+        with urllib.request.urlopen(f"{root}/", timeout=30) as answer:
+            assert answer.read() == b"agentrun's metrics are at /metrics\n"
+        for nothing in ("/healthz", "/metrics/more", "/favicon.ico"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(root + nothing, timeout=30)
+            assert refused.value.code == 404
         served.send_signal(by)
         assert served.wait(30) == 0
 

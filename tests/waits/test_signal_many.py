@@ -14,6 +14,7 @@ import pytest
 from agentrun import Actor, AsyncClient, Client, Context, Scope, Status, durable
 from agentrun.core.errors import (
     AgentrunError,
+    ConfigurationError,
     Forbidden,
     InvalidRequest,
     NamespaceMismatch,
@@ -192,7 +193,7 @@ def test_where_the_database_fails_the_error_says_how_far_it_got(client: Client, 
         connection.execute("SELECT 1 FROM agentrun.runs WHERE id = %s FOR UPDATE", [runs[MOST_TOGETHER]])
         call = threads.submit(client.signal_many, runs, "go")
         until(lambda: ended_sessions(rows))
-        with pytest.raises(psycopg.OperationalError) as failed:
+        with pytest.raises(ConfigurationError, match="cannot be reached") as failed:
             call.result(20)
     (note,) = failed.value.__notes__
     assert f"of {len(runs)} signals, in the order given, the first {MOST_TOGETHER} were sent or refused" in note
