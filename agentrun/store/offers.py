@@ -71,7 +71,8 @@ def _known() -> ColumnElement[bool]:
     told = processes.c.about.op("->")(literal_column("'remote_steps'"))
     names = func.json_array_elements_text(told).table_valued("name", name="told").render_derived(name="told")
     listening = select(names.c.name).select_from(processes.join(names, true()))
-    listening = listening.where(processes.c.namespace == NAMESPACE, ALIVE, func.any(processes.c.queues) == QUEUE)
+    listens = param("queue", Text) == func.any(processes.c.queues)
+    listening = listening.where(processes.c.namespace == NAMESPACE, ALIVE, listens)
     # As an array, what processes tell is read once, however many steps it is compared with.
     return steps.c.name == func.any(func.array(listening.scalar_subquery()))
 

@@ -161,7 +161,10 @@ def test_a_worker_of_ours_asks_for_no_message_that_it_has_no_slot_for(broker_url
     """What Celery's own step says to the channel, ours does not lose."""
     with Connection(broker_url) as connection:
         consumer: Any = SimpleNamespace(
-            connection=connection, hub=Moments(), task_consumer=SimpleNamespace(channel=connection.default_channel)
+            app=SimpleNamespace(conf=SimpleNamespace(broker_url=broker_url)),
+            connection=connection,
+            hub=Moments(),
+            task_consumer=SimpleNamespace(channel=connection.default_channel),
         )
         connection.default_channel.qos.can_consume = lambda: False
         OneClient(consumer).start(consumer)

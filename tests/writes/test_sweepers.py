@@ -7,10 +7,9 @@ import threading
 from collections import Counter
 from uuid import UUID
 
-import psycopg
 import pytest
 
-from agentrun.core.errors import AgentrunError
+from agentrun.core.errors import AgentrunError, InvalidRequest
 from agentrun.core.words import Status
 from agentrun.embedded.postgres import StopMode
 from agentrun.runtime.upkeep import STEPS_TO_A_RUN, Sweep
@@ -148,7 +147,7 @@ def test_a_row_that_cannot_be_settled_holds_up_nothing_else_of_a_sweep(
     late, queued = rows.queued(parent_id=rows.final(Status.CANCELLED)), rows.queued()
     look("UPDATE agentrun.runs SET due_at = now() - interval '1 minute' WHERE id = %s", (queued,))
     sweep = Sweep(settings, database, publisher, by="sweep:test")
-    with pytest.raises(psycopg.DataError, match="NUL"):
+    with pytest.raises(InvalidRequest, match="NUL"):
         sweep.run()
     assert (sweep.found.answered, sweep.found.cancelled) == (2, 1)
     assert rows.row(late)["status"] == "cancelled"
