@@ -251,7 +251,8 @@ def test_it_is_served_until_somebody_ends_it(settings: Settings, rows: Rows, by:
         for nothing in ("/healthz", "/metrics/more", "/favicon.ico"):
             with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(root + nothing, timeout=30)
-            assert refused.value.code == 404
+            with contextlib.closing(refused.value) as answered:
+                assert answered.code == 404
         served.send_signal(by)
         assert served.wait(30) == 0
 
