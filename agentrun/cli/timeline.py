@@ -15,7 +15,7 @@ from rich.text import Text
 from agentrun.cli.screen import span, table
 from agentrun.cli.story import outcome_line
 from agentrun.core.records import Run
-from agentrun.core.timeline import Doing, Phase, Span, Timeline
+from agentrun.core.timeline import Doing, Lasting, Phase, Span, Timeline
 
 BESIDE, NARROWEST, WIDEST = 60, 20, 80
 """Columns of what stands beside the bars, and of the bars at least and at most."""
@@ -32,16 +32,12 @@ _OF_STEPS = {"completed": "green", "failed": "red"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Lasting):
     label: str
     began: datetime
     ended: datetime
     colour: str
     bar: str = "█"
-
-    @property
-    def seconds(self) -> float:
-        return (self.ended - self.began).total_seconds()
 
 
 def drawn(run: Run, line: Timeline, *, most: int) -> Iterator[RenderableType]:

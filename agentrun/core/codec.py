@@ -97,9 +97,8 @@ def read_back(value: Any, text: str, decode: Callable[[str], Any], *, of: str) -
     try:
         back = decode(text)
     except Exception as error:
-        why = explain(error) if isinstance(error, ValidationError) else type(error).__name__
         raise InvalidResult(
-            f"{of} returned what cannot be read back from its JSON as what its annotation says: {why}"
+            f"{of} returned what cannot be read back from its JSON as what its annotation says: {misfit(error)}"
         ) from None
     if _turned_into_words(value, back, text, decode):
         raise InvalidResult(
@@ -119,6 +118,11 @@ def unwritable(error: ValueError) -> str:
     if "invalid utf-8" in told:
         return f"{_NOT_TEXT}, which JSON cannot hold; return text (base64), or store them elsewhere"
     return f"what cannot be stored as JSON: {told}"
+
+
+def misfit(error: Exception) -> str:
+    """Why a text could not be read, without what it says."""
+    return explain(error) if isinstance(error, ValidationError) else type(error).__name__
 
 
 def explain(error: ValidationError) -> str:

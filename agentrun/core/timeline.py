@@ -29,8 +29,21 @@ class Doing(StrEnum):
     """It was final, and somebody brought it back."""
 
 
+class Lasting:
+    """What has a beginning and an end, or lasts until now."""
+
+    __slots__ = ()
+    began: datetime
+    ended: datetime
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, so far."""
+        return (self.ended - self.began).total_seconds()
+
+
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Lasting):
     """One thing that a run did, from one moment to another, by the database's clock."""
 
     doing: Doing
@@ -42,14 +55,9 @@ class Phase:
 
     waiting_on: str | None = None
 
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return (self.ended - self.began).total_seconds()
-
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Span(Lasting):
     """One step: from the beginning of its last attempt to its end, or to now."""
 
     key: str
@@ -59,11 +67,6 @@ class Span:
     began: datetime
     ended: datetime
     by: str | None
-
-    @property
-    def seconds(self) -> float:
-        """How long it took, so far."""
-        return (self.ended - self.began).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def checked_queue(value: object) -> str | None:
 
 def checked_priority(value: object) -> int:
     """0, the most urgent, to 9."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LEAST_URGENT:
+    if not is_whole(value, 0, LEAST_URGENT):
         raise InvalidRequest(f"priority must be 0 (most urgent) to {LEAST_URGENT}, not {shown(value)}")
     return value
 
@@ -99,7 +99,7 @@ def checked_timeout(value: object) -> float | None:
 
 def checked_attempts(value: object) -> int:
     """How often something is tried, the first time included: 1 to a million."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
+    if not is_whole(value, 1, MOST_ATTEMPTS):
         raise InvalidRequest(f"retries must be 1 (tried once) to {MOST_ATTEMPTS:,} attempts, not {shown(value)}")
     return value
 
@@ -108,7 +108,7 @@ def checked_requeues(value: object) -> int | None:
     """How often a run goes back to the queue: 0 to a million; None stays None."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_ATTEMPTS:
+    if not is_whole(value, 0, MOST_ATTEMPTS):
         raise InvalidRequest(f"max_requeues must be 0 (never) to {MOST_ATTEMPTS:,} times, not {shown(value)}")
     return value
 
@@ -138,6 +138,11 @@ def checked_attributes(value: object) -> str:
     if _NUL.search(text):
         raise InvalidRequest("attributes cannot be stored as JSON: they hold a NUL character; leave it out")
     return text
+
+
+def is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+    """Whether it is a whole number within these bounds. A yes or no is none, though Python counts with it."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _bearable(seconds: float) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from agentrun.core.errors import InvalidRequest
 from agentrun.core.words import Reason, Status, WaitKind
-from agentrun.runtime.checks import checked_attributes, checked_name, shown
+from agentrun.runtime.checks import checked_attributes, checked_name, is_whole, shown
 
 LARGEST_PAGE = 1_000
 """Runs, or external steps."""
@@ -52,14 +52,14 @@ def checked_asked(value: object) -> str | None:
 
 def checked_limit(value: object, *, most: int = MOST_ROWS) -> int:
     """How many at most: 1 to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+    if not is_whole(value, 1, most):
         raise InvalidRequest(f"limit must be 1 to {most}, not {shown(value)}")
     return value
 
 
 def checked_after(value: object) -> int:
     """The number of an event; those after it are wanted."""
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > FARTHEST:
+    if not is_whole(value, -FARTHEST, FARTHEST):
         raise InvalidRequest(f"after must be the `seq` of an event, or -1 for all of them, not {shown(value)}")
     return value
 

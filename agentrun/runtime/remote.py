@@ -27,7 +27,7 @@ from agentrun.runtime.effects import as_effect
 from agentrun.runtime.gathering import note_waiting
 from agentrun.runtime.kinds import Retries, as_retries
 from agentrun.runtime.remotesteps import remote_steps
-from agentrun.runtime.stepspec import WriteUnknown, recorded_failure, same_step, unfit
+from agentrun.runtime.stepspec import WriteUnknown, recorded_failure, same_step
 from agentrun.runtime.waits import Waits, wait_id
 from agentrun.runtime.wishes import Wishing
 from agentrun.store.batches import Write
@@ -218,12 +218,7 @@ class RemoteVerbs(Wishing):
         if there is not None:
             same_step(spec, there)
             if there["status"] == StepStatus.COMPLETED:
-                steps.replayed += 1
-                try:
-                    return spec.decoded(there["result"])
-                except Exception as error:
-                    steps.broken = unfit(spec, error, steps.lease.run_id)
-                    raise steps.broken from None
+                return steps.recorded_result(spec, there, spec.decoded)
             if there["status"] == StepStatus.FAILED:
                 steps.replayed += 1
                 raise recorded_failure(spec, there)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from agentrun.core.errors import InvalidRequest
 from agentrun.core.outcome import LimitReached
 from agentrun.core.words import Reason
-from agentrun.runtime.checks import shown
+from agentrun.runtime.checks import is_whole, shown
 
 LIMITS = ("max_model_calls", "max_tokens", "max_cost")
 
@@ -80,7 +80,7 @@ def checked_tokens(what: str, value: object) -> int | None:
     """A whole number of tokens, as the database holds it; None stays None."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_COUNTED:
+    if not is_whole(value, 0, MOST_COUNTED):
         raise InvalidRequest(f"{what} must be a whole number of 0 to {MOST_COUNTED:,}, not {shown(value)}")
     return value
 

@@ -23,6 +23,7 @@ from agentrun.runtime.journaling import by_position
 from agentrun.runtime.luck import luck
 from agentrun.runtime.spending import Spending
 from agentrun.runtime.stepspec import (
+    Named,
     Spent,
     StepSpec,
     WriteUnknown,
@@ -84,13 +85,7 @@ class Steps(Fenced):
         if there is not None:
             self._same(spec, there)
             if there["status"] == StepStatus.COMPLETED:
-                self.replayed += 1
-                try:
-                    return spec.decode(there["result"])
-                except Exception as error:
-                    # A body that went on would take a write that happened for one that failed. Its value stays unsaid.
-                    self.broken = unfit(spec, error, self.lease.run_id)
-                    raise self.broken from None
+                return self.recorded_result(spec, there, spec.decode)
             if there["status"] == StepStatus.FAILED:
                 self.replayed += 1
                 raise recorded_failure(spec, there)
@@ -98,6 +93,16 @@ class Steps(Fenced):
             await self.may_spend()
         same = self.in_flight.get(spec.key) if self.in_flight else None
         return await (self._once(spec, there) if same is None else self._joined(spec, *same))
+
+    def recorded_result(self, spec: Named, there: Mapping[str, Any], decode: Callable[[str], Any]) -> Any:
+        """What a completed step is recorded with. Raises StepFailed where that does not fit, and ends the segment."""
+        self.replayed += 1
+        try:
+            return decode(there["result"])
+        except Exception as error:
+            # A body that went on would take a write that happened for one that failed. Its value stays unsaid.
+            self.broken = unfit(spec, error, self.lease.run_id)
+            raise self.broken from None
 
     async def _joined(self, spec: StepSpec, first: StepSpec, ending: asyncio.Future[Any]) -> Any:
         """The same call dispatched twice (one key): one effect, one result. Another call stops, as in a replay."""

@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
 
-from pydantic import ValidationError
-
-from agentrun.core.codec import decode, explain, read_back, unwritable
+from agentrun.core.codec import decode, misfit, read_back, unwritable
 from agentrun.core.errors import InvalidRequest, InvalidResult, NonDeterminism, StepFailed
 from agentrun.core.failures import Failure, qualified_name
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
@@ -130,11 +128,10 @@ def unfit(spec: Named, error: Exception, run_id: UUID) -> StepFailed:
 
     Where an operator gave it, the operator can give another one.
     """
-    why = explain(error) if isinstance(error, ValidationError) else type(error).__name__
     told = (
         f"step `{spec.name}` ({spec.key}) is recorded with a result that its function's annotation does not allow: "
-        f"{why}; where `resolve` recorded it, say another: `agentrun resolve {run_id} --key '{spec.key}' --applied "
-        f"--result JSON`; else change the annotation back, then `agentrun redrive {run_id}`"
+        f"{misfit(error)}; where `resolve` recorded it, say another: `agentrun resolve {run_id} --key '{spec.key}' "
+        f"--applied --result JSON`; else change the annotation back, then `agentrun redrive {run_id}`"
     )
     return StepFailed(spec.key, spec.name, qualified_name(InvalidResult), told, str(FailureClass.UNKNOWN))
 

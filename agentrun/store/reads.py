@@ -31,6 +31,7 @@ from sqlalchemy.dialects.postgresql import JSON, JSONB, UUID
 from agentrun.core.codec import decode
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import FINAL, EventType, Reason, Status, StepStatus
+from agentrun.store.episodes import ALIVE
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, RUNNING
 from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
@@ -266,10 +267,9 @@ def _facts() -> Statement:
 def _kinds_told() -> Statement:
     """The kinds that processes told of within the last hour, and whether a live worker that takes runs from the queue
     was among them."""
-    alive = processes.c.seen_at > func.now() - literal_column("interval '1 minute'")
     takes = param("queue", Text) == func.any(processes.c.queues)
     kinds = func.unnest(processes.c.kinds).label("kind")
-    serves = func.bool_or(and_(alive, ~processes.c.draining, takes)).label("serves")
+    serves = func.bool_or(and_(ALIVE, ~processes.c.draining, takes)).label("serves")
     return compiled("kinds_told", select(kinds, serves).where(processes.c.namespace == NAMESPACE).group_by("kind"))
 
 

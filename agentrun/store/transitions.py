@@ -48,7 +48,19 @@ from agentrun.store.mover import (
     statement,
     told,
 )
-from agentrun.store.sql import Statement, beside_key, compiled, compiled_many, later, now, number, param, seconds, word
+from agentrun.store.sql import (
+    Statement,
+    beside_key,
+    compiled,
+    compiled_many,
+    later,
+    now,
+    number,
+    param,
+    seconds,
+    text_in,
+    word,
+)
 from agentrun.store.tables import event_seq, moves, runs, signals, steps, waits
 
 CLAIMED_COLUMNS = (
@@ -427,8 +439,8 @@ def _said_to_be_applied() -> ColumnElement[bool]:
     return exists().where(
         moves.c.run_id == steps.c.run_id,
         moves.c.type == word(EventType.RESOLVED),
-        moves.c.data.op("->>")(literal_column("'key'")) == steps.c.key,
-        moves.c.data.op("->>")(literal_column("'applied'")) == literal_column("'true'"),
+        text_in(moves.c.data, "key") == steps.c.key,
+        text_in(moves.c.data, "applied") == word("true"),
     )
 
 

@@ -40,7 +40,7 @@ class Writer:
     """The process's only journal connection. Lives on the engine's loop; `write` is called there."""
 
     def __init__(self, url: str, *, name: str = "agentrun journal") -> None:
-        self._url, self._name = url, name
+        self._url, self._name, self._outage = url, name, of_postgres(url)
         self._waiting: list[Write] = []
         self._called = asyncio.Event()
         self._connection: AsyncConnection[type_of_row] | None = None
@@ -164,7 +164,7 @@ class Writer:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        of_postgres(self._url).gone(self._name)
+        self._outage.gone(self._name)
         for write in [*self._waiting, *self._sent]:
             write.fail(LeaseLost())
         await self._disconnect()
@@ -264,9 +264,9 @@ class Writer:
         while self._connection is None or self._connection.closed:
             try:
                 self._connection = await connect_async(self._url, name=self._name)
-                of_postgres(self._url).worked(who=self._name)
+                self._outage.worked(who=self._name)
             except psycopg.OperationalError as error:
-                of_postgres(self._url).failed(error, who=self._name)
+                self._outage.failed(error, who=self._name)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
         return self._connection
