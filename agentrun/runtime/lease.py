@@ -19,12 +19,12 @@ import psycopg
 from psycopg import Connection
 
 from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, StopSegment
+from agentrun.store.claims import RENEW_ALL, RENEW_WAITING
 from agentrun.store.connect import type_of_row
 from agentrun.store.database import Database
 from agentrun.store.outages import of_postgres
 from agentrun.store.sql import Statement
 from agentrun.store.taking import RENEW_STEPS
-from agentrun.store.transitions import RENEW_ALL, RENEW_WAITING
 
 log = logging.getLogger("agentrun.runtime")
 

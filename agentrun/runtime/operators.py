@@ -21,7 +21,7 @@ from agentrun.runtime.external import External
 from agentrun.runtime.filters import checked_filter, checked_limit, checked_reason
 from agentrun.runtime.settling import woken_parents
 from agentrun.runtime.spending import checked_cost, checked_tokens
-from agentrun.store import transitions
+from agentrun.store import steering
 from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
 from agentrun.store.connect import type_of_row
 from agentrun.store.reads import OPEN_CHILDREN, RUNS_FAILED
@@ -64,13 +64,13 @@ class Operators:
     def _decided(self, params: Mapping[str, Any]) -> tuple[type_of_row | None, type_of_row | None]:
         """The run that was ended, or that was asked to end. None of both: it moved in between, or there was nothing to
         decide."""
-        ended = self.database.row(transitions.CANCEL, params)
-        return ended, None if ended is not None else self.database.row(transitions.ASK_CANCEL, params)
+        ended = self.database.row(steering.CANCEL, params)
+        return ended, None if ended is not None else self.database.row(steering.ASK_CANCEL, params)
 
     def _decided_under_lock(self, params: Mapping[str, Any]) -> tuple[type_of_row | None, type_of_row | None]:
         """The same of a run that is claimed and put back in quick succession: no move comes between the two."""
         lock = LOCK, {"run_ids": [params["run_id"]]}
-        both = (transitions.CANCEL, params), (transitions.ASK_CANCEL, params)
+        both = (steering.CANCEL, params), (steering.ASK_CANCEL, params)
         _, *decided = self.database.together(lock, *both)
         ended, asked = (rows[0] if rows else None for rows in decided)
         return ended, asked
@@ -114,7 +114,7 @@ class Operators:
         name = self._may(by, Scope.OPERATE, run_id)
         run = self.status(run_id)
         params = self._namespace | {"run_id": run_id, "by": name, "data": "{}", "redo": failed_steps_in(run.error)}
-        row = self.database.row(transitions.REDRIVE, params)
+        row = self.database.row(steering.REDRIVE, params)
         if row is None:
             raise NotAllowed(self._why_no_redrive(self.status(run_id)))
         self.publisher.wake(Wake.of(row, cause="redrive"))
@@ -165,9 +165,9 @@ class Operators:
         said = json.dumps({"key": key, "applied": applied})
         params = self._namespace | {"run_id": run_id, "key": key, "by": name, "result": text, "data": said}
         with explaining(), self.database.transaction() as connection:
-            if not connection.execute(transitions.RESOLVE[target].sql, params).fetchall():
+            if not connection.execute(steering.RESOLVE[target].sql, params).fetchall():
                 raise NotAllowed(self._why_no_resolve(self.status(run_id), key))
-            moved = connection.execute(transitions.REDRIVE.sql, params | {"redo": None, "data": said}).fetchall()
+            moved = connection.execute(steering.REDRIVE.sql, params | {"redo": None, "data": said}).fetchall()
         for row in moved:
             self.publisher.wake(Wake.of(row, cause="resolve"))
         return self._commands.shown(run_id, to=by)

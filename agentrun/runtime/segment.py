@@ -28,7 +28,7 @@ from agentrun.runtime.spending import Spending
 from agentrun.runtime.steps import Steps
 from agentrun.runtime.stepspec import WriteUnknown, in_thread
 from agentrun.runtime.waits import Waits
-from agentrun.store import transitions
+from agentrun.store import claims
 from agentrun.store.batches import Write
 from agentrun.store.journal import REPLAY
 from agentrun.store.reads import CLAIM_LANDED, HELD, UNCLAIMED
@@ -161,7 +161,7 @@ async def _claim(engine: Engine, run_id: UUID, owner: str, answered: Callable[[]
         "by": owner,
         "data": json.dumps({"claim": token}),
     }
-    write = Write(transitions.CLAIM_RUN, params, landed=CLAIM_LANDED, landed_params={"claim": token})
+    write = Write(claims.CLAIM_RUN, params, landed=CLAIM_LANDED, landed_params={"claim": token})
     rows = await engine.writer.claim(write, answered=answered)
     return rows[0] if rows else None
 

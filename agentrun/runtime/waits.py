@@ -31,7 +31,7 @@ from agentrun.store import journal, signals, waits
 from agentrun.store.batches import Write
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.reads import CHILD_RESULT
-from agentrun.store.transitions import REDRIVE
+from agentrun.store.steering import REDRIVE
 
 
 @dataclass(frozen=True, slots=True)

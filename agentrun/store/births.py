@@ -8,10 +8,10 @@ from sqlalchemy import ColumnElement, Double, Integer, Numeric, Select, SmallInt
 from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB, UUID, insert
 
 from agentrun.core.words import EventType, Status
+from agentrun.store.claims import CLAIMED_COLUMNS
 from agentrun.store.mover import BY, DATA, NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs
-from agentrun.store.transitions import CLAIMED_COLUMNS
 from agentrun.store.waits import asked, held
 
 _SHARED: dict[str, ColumnElement[Any]] = {

@@ -13,12 +13,12 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, UUID, aggregate_orde
 from agentrun.core.alarms import NoticeEnding
 from agentrun.core.words import Status, StepStatus, WaitKind, WaitStatus
 from agentrun.store.episodes import ALIVE
+from agentrun.store.inflight import write_left_behind
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
 from agentrun.store.sql import Statement, compiled, later, now, number, param, text_in, word
 from agentrun.store.sweeping import queue_names
 from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
-from agentrun.store.transitions import write_left_behind
 
 MOST = 10_000
 """How many due runs of a queue, or dead letters, are counted."""

@@ -1,6 +1,6 @@
 """The one private mover: the only place where a run's status changes, and where a move is told.
 
-`transitions` and `waits` build their statements on it; nothing else does.
+`claims`, `transitions`, `steering` and `waits` build their statements on it; nothing else does.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from sqlalchemy import (
     Text,
     and_,
     case,
+    exists,
     func,
     insert,
     literal_column,
     null,
+    or_,
     select,
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSON, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, UUID
 from sqlalchemy.sql.selectable import CTE
 from sqlalchemy.types import TypeEngine
 
 from agentrun.core.moves import Move
-from agentrun.core.words import FINAL, EventType, Status, WaitStatus
-from agentrun.store.sql import Statement, any_of, beside_key, compiled, now, param, recordset, word
-from agentrun.store.tables import event_seq, moves, runs, waits
+from agentrun.core.words import FINAL, EventType, Status, StepStatus, WaitStatus
+from agentrun.store.sql import Statement, any_of, beside_key, compiled, now, number, param, recordset, word
+from agentrun.store.tables import event_seq, moves, runs, steps, waits
 
 RUN_ID = param("run_id", UUID)
 EPOCH = param("epoch", BigInteger)
@@ -144,6 +146,25 @@ def closed_waits(row: CTE) -> CTE:
         .where(waits.c.run_id == row.c.id, STILL_OPEN)
         .values(status=word(WaitStatus.CLOSED), resolved_at=now())
         .cte("closed")
+    )
+
+
+def redone(moved: CTE) -> CTE:
+    """The failures that ended the segment are not replayed: their steps are done again (a caught one stays recorded).
+
+    With each goes what failed inside it: a step that an agent delegates in holds the steps of the other agent.
+    """
+    failed = func.unnest(param("redo", ARRAY(Text))).table_valued("key", name="failed").render_derived(name="failed")
+    within = func.starts_with(steps.c.key, failed.c.key.op("||")(literal_column("'/'")))
+    return (
+        update(steps)
+        .where(
+            steps.c.run_id == moved.c.id,
+            exists(select(number(1)).select_from(failed).where(or_(steps.c.key == failed.c.key, within))),
+            steps.c.status == word(StepStatus.FAILED),
+        )
+        .values(status=word(StepStatus.REDO), finished_at=null())
+        .cte("redone")
     )
 
 

@@ -31,11 +31,11 @@ from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import FINAL, Status, WaitStatus
 from agentrun.store.budgets import THIS_MONTH
+from agentrun.store.inflight import write_unanswered, write_under_way
 from agentrun.store.mover import BY, NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
 from agentrun.store.sql import Statement, any_of, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import moves, runs, spend, steps, sweeps, waits
-from agentrun.store.transitions import write_unanswered, write_under_way
 
 _TIME = DateTime(timezone=True)
 _LONG_AGO = now() - seconds(param("older_than", Double))

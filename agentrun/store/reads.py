@@ -31,11 +31,12 @@ from sqlalchemy.dialects.postgresql import JSON, JSONB, UUID
 from agentrun.core.codec import decode
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import FINAL, EventType, Reason, Status, StepStatus
+from agentrun.store.claims import CLAIMED_COLUMNS
 from agentrun.store.episodes import ALIVE
+from agentrun.store.inflight import write_in_flight, write_left_behind
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, RUNNING
 from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
-from agentrun.store.transitions import CLAIMED_COLUMNS, write_in_flight, write_left_behind
 
 _DERIVED = ("request_digest", "lease_seconds", "max_requeues", "limits", "planned_cost", "code_version")
 _NO_TAGS: ColumnElement[Any] = literal_column("'{}'::text[]")

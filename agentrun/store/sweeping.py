@@ -28,10 +28,10 @@ from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core.words import Effect, Status, StepKind, StepStatus
 from agentrun.store.episodes import taken_by_somebody
+from agentrun.store.inflight import write_in_flight
 from agentrun.store.mover import NAMESPACE, RUN_ID
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import processes, runs, steps, sweeps
-from agentrun.store.transitions import write_in_flight
 
 QUEUE = param("queue", Text)
 LIMIT = param("limit", Integer)

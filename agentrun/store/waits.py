@@ -15,6 +15,7 @@ from sqlalchemy.types import DateTime
 
 from agentrun.core import moves as legal
 from agentrun.core.words import FINAL, EventType, Status, StepStatus, WaitKind, WaitStatus
+from agentrun.store.inflight import write_in_flight
 from agentrun.store.mover import (
     BY,
     DATA,
@@ -30,7 +31,6 @@ from agentrun.store.mover import (
 )
 from agentrun.store.sql import Statement, any_of, beside_key, compiled, later, listed, now, number, param, seconds, word
 from agentrun.store.tables import event_seq, moves, runs, steps, waits
-from agentrun.store.transitions import write_in_flight
 
 KEY = param("key", Text)
 WAIT_ID = param("wait_id", UUID)

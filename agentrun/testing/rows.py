@@ -14,7 +14,7 @@ import uuid_utils.compat as uuids
 from psycopg import sql
 
 from agentrun.core.words import Effect, Reason, Status, StepKind, StepStatus
-from agentrun.store import journal, transitions
+from agentrun.store import claims, journal, transitions
 from agentrun.store.database import Database
 
 OWNER = "worker:test:1"
@@ -47,7 +47,7 @@ class Rows:
     def running(self, **columns: Any) -> UUID:
         """Claimed under epoch 1 by OWNER."""
         run_id = self.queued(**columns)
-        assert self.do(transitions.CLAIM_RUN, run_id, kinds=[columns.get("kind", KIND)])
+        assert self.do(claims.CLAIM_RUN, run_id, kinds=[columns.get("kind", KIND)])
         return run_id
 
     def waiting(self, **columns: Any) -> UUID:

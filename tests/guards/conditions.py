@@ -16,8 +16,8 @@ from typing import Any
 from agentrun.store.sql import Statement
 
 MODULES = (
-    "transitions", "journal", "births", "sweeping", "waits", "signals", "starting", "offering", "taking", "ending",
-    "episodes", "notices", "heirs", "purge",
+    "claims", "transitions", "steering", "journal", "births", "sweeping", "waits", "signals", "starting", "offering",
+    "taking", "ending", "episodes", "notices", "heirs", "purge",
 )  # fmt: skip
 READS = ("waits", "signals", "starting", "episodes")
 """Modules whose reads are left out: they only choose candidates."""

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from agentrun.core.words import Effect, StepStatus
-from agentrun.store import ending, journal, offering, taking, transitions
+from agentrun.store import ending, journal, offering, steering, taking, transitions
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.testing import until
@@ -46,7 +46,7 @@ def without_lock(statement: Statement) -> Iterator[None]:
 def prepared(s: Scene) -> tuple[UUID, Statement]:
     """A run that the statement is for, and a move that takes it away."""
     run_id = s.rows.running(owner="somebody")
-    resolving = s.statement in transitions.RESOLVE.values()
+    resolving = s.statement in steering.RESOLVE.values()
     if resolving or s.statement in (journal.FINISH, journal.NOT_APPLIED):
         s.rows.fence(run_id, "w", Effect.NON_IDEMPOTENT_WRITE, reconcilable=True)
     if s.statement.name == "take_signal":
@@ -55,7 +55,7 @@ def prepared(s: Scene) -> tuple[UUID, Statement]:
     if resolving:
         s.set("runs", run_id, status="failed", reason="not_retryable", finished_at="=now()", claimed_by=None,
               lease_expires_at=None)  # fmt: skip
-        return run_id, transitions.REDRIVE
+        return run_id, steering.REDRIVE
     s.rows.expire_lease(run_id)
     return run_id, transitions.REAP_REQUEUE
 

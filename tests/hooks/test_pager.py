@@ -13,7 +13,7 @@ from agentrun import ConfigurationError, Settings, Status, durable, log_line, on
 from agentrun.core.alarms import Shape
 from agentrun.runtime import hooks, pager
 from agentrun.runtime.engine import Engine
-from agentrun.store import episodes, journal, transitions
+from agentrun.store import claims, episodes, journal
 from agentrun.store.database import Database
 from agentrun.testing.rows import KIND, Rows
 from tests.hooks.conftest import Data, Page, Past
@@ -236,7 +236,7 @@ def test_a_run_that_moves_while_it_is_looked_at_is_not_paged(
     run_id = stage.unclaimed()
     scope = {"namespace": settings.namespace, "after": 900.0, "limit": 100}
     (row,) = database.rows(episodes.UNPAGED, scope)
-    assert rows.do(transitions.CLAIM_RUN, run_id)
+    assert rows.do(claims.CLAIM_RUN, run_id)
     params = {**scope, "run_id": run_id, "shape": row["shape"], "since": row["since"], "facts": "{}"}
     assert database.rows(episodes.OPEN, params) == []
 
@@ -246,7 +246,7 @@ def test_a_run_that_goes_on_and_strands_again_is_paged_again(
 ) -> None:
     run_id = stage.unclaimed()
     assert pager() == 1
-    assert rows.do(transitions.CLAIM_RUN, run_id)
+    assert rows.do(claims.CLAIM_RUN, run_id)
     past.minute()
     assert pager() == 0
     past.run(run_id, hours=0.5)
@@ -267,7 +267,7 @@ def test_a_page_that_was_not_told_in_time_is_not_told_when_the_run_has_gone_on(
     on_stalled(fails, name="pager")
     run_id = stage.unclaimed()
     pager()
-    assert rows.do(transitions.CLAIM_RUN, run_id)
+    assert rows.do(claims.CLAIM_RUN, run_id)
     past.minute()
     past.notices()
     pager()

@@ -8,7 +8,7 @@ from hypothesis.stateful import precondition, rule
 from agentrun.core.policy import Backoff, Crash, GiveUp, decide
 from agentrun.core.words import Effect, Reason, Status, StepStatus
 from agentrun.runtime.settling import facts_of
-from agentrun.store import journal, transitions
+from agentrun.store import claims, journal, steering, transitions
 from agentrun.store.sweeping import EXPIRED
 from tests.model.ground import Ground
 
@@ -26,7 +26,7 @@ class Moves(Ground):
     @rule(n=which)
     def claim(self, n: int) -> None:
         run_id, run = self._run(n)
-        if self._moved(run_id, transitions.CLAIM_RUN, run.status is Status.QUEUED and run.due):
+        if self._moved(run_id, claims.CLAIM_RUN, run.status is Status.QUEUED and run.due):
             run.claim()
             self.holders.append((run_id, run.epoch))
 
@@ -72,7 +72,7 @@ class Moves(Ground):
     def heartbeat(self, ns: list[int]) -> None:
         held = {run_id: epoch for run_id, _, epoch in map(self._holder, ns)}
         before = {run_id: self.db.everything(run_id) for run_id in held}
-        rows = self.db.do(transitions.RENEW_ALL, None, run_ids=list(held), epochs=list(held.values()))
+        rows = self.db.do(claims.RENEW_ALL, None, run_ids=list(held), epochs=list(held.values()))
         assert {row["run_id"] for row in rows} == set(held)
         for row in rows:
             run = self.runs[row["run_id"]]
@@ -164,14 +164,14 @@ class Moves(Ground):
     @rule(n=which)
     def cancel(self, n: int) -> None:
         run_id, run = self._run(n)
-        if self._moved(run_id, transitions.CANCEL, run.status is Status.QUEUED):
+        if self._moved(run_id, steering.CANCEL, run.status is Status.QUEUED):
             run.settle(Status.CANCELLED, Reason.CANCELLED)
             run.cancel_asked = True
 
     @rule(n=which)
     def ask_cancel(self, n: int) -> None:
         run_id, run = self._run(n)
-        if self._moved(run_id, transitions.ASK_CANCEL, run.status is Status.RUNNING and not run.cancel_asked):
+        if self._moved(run_id, steering.ASK_CANCEL, run.status is Status.RUNNING and not run.cancel_asked):
             run.cancel_asked = True
             run.told.append("cancel_requested")
 
@@ -179,7 +179,7 @@ class Moves(Ground):
     def redrive(self, n: int, redo: list[str]) -> None:
         run_id, run = self._run(n)
         lands = run.status is Status.FAILED and run.keeps_request and not run.write_in_flight
-        if self._moved(run_id, transitions.REDRIVE, lands, redo=redo and [redo]):
+        if self._moved(run_id, steering.REDRIVE, lands, redo=redo and [redo]):
             run.requeue("redriven", redo=redo)
 
     @rule(n=which, key=keys, to=st.sampled_from([StepStatus.COMPLETED, StepStatus.NOT_APPLIED]))
@@ -187,7 +187,7 @@ class Moves(Ground):
         run_id, run = self._run(n)
         over = run.status in (Status.FAILED, Status.CANCELLED)
         lands = over and self._status(run, key) is StepStatus.STARTED
-        if self._moved(run_id, transitions.RESOLVE[to], lands, key=key, result="1"):
+        if self._moved(run_id, steering.RESOLVE[to], lands, key=key, result="1"):
             run.steps[key].status = to
             run.told.append("resolved")
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from agentrun.core.words import Status, StepStatus
-from agentrun.store import births, journal, transitions
+from agentrun.store import births, claims, journal, steering, transitions
 from agentrun.store.sql import Statement
 from agentrun.testing.rows import Rows
 
@@ -23,8 +23,8 @@ def moves(rows: Rows, run_id: Any) -> list[str]:
 
 def test_of_two_claims_one_executes(rows: Rows, first: Any, second: Any) -> None:
     run_id = rows.queued()
-    with first.holding(transitions.CLAIM_RUN, run_id, by="first") as claimed:
-        waiting = second.tries(transitions.CLAIM_RUN, run_id, by="second")
+    with first.holding(claims.CLAIM_RUN, run_id, by="first") as claimed:
+        waiting = second.tries(claims.CLAIM_RUN, run_id, by="second")
     assert claimed[0]["epoch"] == 1
     assert waiting.result() == []
     assert (rows.row(run_id)["claimed_by"], moves(rows, run_id)) == ("first", ["claimed"])
@@ -33,8 +33,8 @@ def test_of_two_claims_one_executes(rows: Rows, first: Any, second: Any) -> None
 def test_a_claim_that_is_rolled_back_leaves_the_run_to_the_next(rows: Rows, first: Any, second: Any) -> None:
     """The control: the second claim was waiting, and was not simply refused."""
     run_id = rows.queued()
-    with first.holding(transitions.CLAIM_RUN, run_id, by="first"):
-        waiting = second.tries(transitions.CLAIM_RUN, run_id, by="second")
+    with first.holding(claims.CLAIM_RUN, run_id, by="first"):
+        waiting = second.tries(claims.CLAIM_RUN, run_id, by="second")
         raise psycopg.Rollback
     assert len(waiting.result()) == 1
     assert rows.row(run_id)["claimed_by"] == "second"
@@ -46,7 +46,7 @@ def test_a_claim_that_is_rolled_back_leaves_the_run_to_the_next(rows: Rows, firs
 def test_a_renewed_lease_is_not_reaped(rows: Rows, first: Any, second: Any, reap: Statement) -> None:
     run_id = rows.running()
     rows.expire_lease(run_id)
-    with first.holding(transitions.RENEW_ALL, run_id) as renewed:
+    with first.holding(claims.RENEW_ALL, run_id) as renewed:
         waiting = second.tries(reap, run_id)
     assert renewed[0]["renewed"]
     assert waiting.result() == []
@@ -56,8 +56,8 @@ def test_a_renewed_lease_is_not_reaped(rows: Rows, first: Any, second: Any, reap
 def test_a_renewal_may_get_in_line_where_a_row_is_never_free(rows: Rows, first: Any, second: Any) -> None:
     """Passing over it each time would lose the lease of a run whose remote steps end one after the other."""
     run_id = rows.running()
-    with first.holding(transitions.ASK_CANCEL, run_id):
-        waiting = second.tries(transitions.RENEW_WAITING, run_id)
+    with first.holding(steering.ASK_CANCEL, run_id):
+        waiting = second.tries(claims.RENEW_WAITING, run_id)
     (renewed,) = waiting.result()
     assert (renewed["held"], renewed["renewed"]) == (True, True)
 
@@ -67,9 +67,9 @@ def test_a_reaped_lease_is_not_renewed(rows: Rows, first: Any, second: Any) -> N
     run_id = rows.running()
     rows.expire_lease(run_id)
     with first.holding(transitions.REAP_REQUEUE, run_id):
-        (passed_over,) = second.does(transitions.RENEW_ALL, run_id)
+        (passed_over,) = second.does(claims.RENEW_ALL, run_id)
         assert (passed_over["held"], passed_over["renewed"]) == (True, False)
-    (lost,) = second.does(transitions.RENEW_ALL, run_id)
+    (lost,) = second.does(claims.RENEW_ALL, run_id)
     assert (lost["held"], lost["renewed"]) == (False, False)
 
 
@@ -97,7 +97,7 @@ def test_what_was_reaped_and_claimed_anew_is_not_settled_by_its_old_owner(rows: 
     run_id = rows.running()
     rows.expire_lease(run_id)
     rows.do(transitions.REAP_REQUEUE, run_id)
-    with first.holding(transitions.CLAIM_RUN, run_id):
+    with first.holding(claims.CLAIM_RUN, run_id):
         assert second.does(SETTLE, run_id, epoch=1, **DONE) == [], "queued, as far as it can see"
     assert second.does(SETTLE, run_id, epoch=1, **DONE) == []
     assert (rows.row(run_id)["status"], rows.row(run_id)["epoch"]) == (Status.RUNNING, 2)
@@ -157,24 +157,24 @@ def test_of_two_records_of_one_step_the_first_stands(rows: Rows, first: Any, sec
 
 def test_a_cancelled_run_is_not_claimed(rows: Rows, first: Any, second: Any) -> None:
     run_id = rows.queued()
-    with first.holding(transitions.CANCEL, run_id):
-        waiting = second.tries(transitions.CLAIM_RUN, run_id)
+    with first.holding(steering.CANCEL, run_id):
+        waiting = second.tries(claims.CLAIM_RUN, run_id)
     assert waiting.result() == []
     assert rows.row(run_id)["status"] == Status.CANCELLED
 
 
 def test_a_claimed_run_is_asked_to_cancel_instead(rows: Rows, first: Any, second: Any) -> None:
     run_id = rows.queued()
-    with first.holding(transitions.CLAIM_RUN, run_id):
-        waiting = second.tries(transitions.CANCEL, run_id)
+    with first.holding(claims.CLAIM_RUN, run_id):
+        waiting = second.tries(steering.CANCEL, run_id)
     assert waiting.result() == []
-    assert second.does(transitions.ASK_CANCEL, run_id)
+    assert second.does(steering.ASK_CANCEL, run_id)
     assert rows.row(run_id)["cancel_requested_at"] is not None
 
 
 def test_no_write_starts_once_a_cancel_is_on_its_way(rows: Rows, first: Any, second: Any) -> None:
     run_id = rows.running()
-    with first.holding(transitions.ASK_CANCEL, run_id):
+    with first.holding(steering.ASK_CANCEL, run_id):
         waiting = second.tries(journal.FENCE, run_id, **rows.step("w", effect="non_idempotent_write"))
     assert waiting.result() == []
     assert rows.stored(run_id)["steps"] == []
@@ -190,7 +190,7 @@ def test_the_first_outcome_wins(rows: Rows, first: Any, second: Any) -> None:
 
 def test_strict_dispatch_does_not_settle_what_a_sweep_has_woken(rows: Rows, first: Any, second: Any) -> None:
     run_id = rows.queued()
-    with first.holding(transitions.CLAIM_RUN, run_id):
+    with first.holding(claims.CLAIM_RUN, run_id):
         waiting = second.tries(transitions.DISPATCH_FAILED, run_id)
     assert waiting.result() == []
     assert rows.row(run_id)["status"] == Status.RUNNING
@@ -199,16 +199,16 @@ def test_strict_dispatch_does_not_settle_what_a_sweep_has_woken(rows: Rows, firs
 def test_of_two_operators_one_resolves(rows: Rows, first: Any, second: Any) -> None:
     run_id = rows.fenced("w")
     rows.do(transitions.SETTLE[Status.FAILED], run_id)
-    with first.holding(transitions.RESOLVE[StepStatus.COMPLETED], run_id, key="w", result='"yes"'):
-        waiting = second.tries(transitions.RESOLVE[StepStatus.NOT_APPLIED], run_id, key="w")
+    with first.holding(steering.RESOLVE[StepStatus.COMPLETED], run_id, key="w", result='"yes"'):
+        waiting = second.tries(steering.RESOLVE[StepStatus.NOT_APPLIED], run_id, key="w")
     assert waiting.result() == []
     assert rows.stored(run_id)["steps"][0]["status"] == StepStatus.COMPLETED
 
 
 def test_of_two_redrives_one_lands(rows: Rows, first: Any, second: Any) -> None:
     run_id = rows.final(Status.FAILED)
-    with first.holding(transitions.REDRIVE, run_id):
-        waiting = second.tries(transitions.REDRIVE, run_id)
+    with first.holding(steering.REDRIVE, run_id):
+        waiting = second.tries(steering.REDRIVE, run_id)
     assert waiting.result() == []
     assert rows.row(run_id)["redrive_count"] == 1
 
@@ -220,7 +220,7 @@ def test_a_heartbeat_passes_over_a_row_that_its_own_write_locks(
     """Over many rows it waits for none: one slow write does not cost the others their leases."""
     busy, free = rows.running(), rows.running()
     with first.holding(write, busy, **rows.step("s", effect="non_idempotent_write")):
-        answer = second.does(transitions.RENEW_ALL, busy, run_ids=[busy, free])
+        answer = second.does(claims.RENEW_ALL, busy, run_ids=[busy, free])
     said = {row["run_id"]: (row["held"], row["renewed"]) for row in answer}
     assert said == {busy: (True, False), free: (True, True)}
 

@@ -27,9 +27,9 @@ from agentrun import (
     effect,
 )
 from agentrun.runtime.engine import Engine
+from agentrun.store.claims import CLAIM_RUN
 from agentrun.store.database import Database
 from agentrun.store.journal import FENCE
-from agentrun.store.transitions import CLAIM_RUN
 from agentrun.testing import RecordingPublisher
 from agentrun.testing.rows import Rows
 from tests.runtime.conftest import finish

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from agentrun.core.words import Status, StepStatus
-from agentrun.store import journal, reads, transitions
+from agentrun.store import claims, journal, reads, steering, transitions
 from agentrun.store.batches import Write
 from agentrun.store.reads import EVENTS, as_event
 from agentrun.store.writer import Writer
@@ -32,7 +32,7 @@ def life(rows: Rows) -> UUID:
     error = '{"type": "NotApplied", "message": "no"}'
     rows.do(journal.FINISH, run_id, **rows.step("pay", status="failed", result=None, error=error))
     rows.do(transitions.REQUEUE, run_id, redo=["pay"], error=error)
-    rows.do(transitions.CLAIM_RUN, run_id)
+    rows.do(claims.CLAIM_RUN, run_id)
     write = rows.step("pay", effect="non_idempotent_write", attempt=2) | {"epoch": 2}
     rows.do(journal.FENCE, run_id, **write)
     rows.do(journal.FINISH, run_id, **write)
@@ -79,7 +79,7 @@ def test_events_say_what_people_need_and_nothing_of_the_payload(rows: Rows) -> N
 def test_a_resolution_is_told_with_the_step_that_it_ends(rows: Rows) -> None:
     run_id = rows.fenced("pay")
     rows.do(transitions.SETTLE[Status.FAILED], run_id)
-    rows.do(transitions.RESOLVE[StepStatus.COMPLETED], run_id, key="pay", result="1")
+    rows.do(steering.RESOLVE[StepStatus.COMPLETED], run_id, key="pay", result="1")
     assert sorted(told(rows, run_id)[-2:]) == ["resolved", "step_completed"]
 
 

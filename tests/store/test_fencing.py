@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from agentrun.core.words import Effect, Status, StepStatus
-from agentrun.store import journal, reads, transitions
+from agentrun.store import claims, journal, reads, steering, transitions
 from agentrun.store.sql import Statement
 from agentrun.testing.rows import OWNER, Rows
 
@@ -25,8 +25,8 @@ WRITES: list[Statement] = [
     transitions.REAP_REQUEUE,
     *transitions.SETTLE.values(),
     *transitions.REAP_SETTLE.values(),
-    transitions.RENEW_ALL,
-    transitions.RENEW_WAITING,
+    claims.RENEW_ALL,
+    claims.RENEW_WAITING,
     transitions.CONTINUE,
 ]
 READS_ONLY = {journal.STEP_LANDED, reads.MOVE_LANDED, reads.HELD, reads.FACTS}
@@ -48,7 +48,7 @@ def prepared(rows: Rows, statement: Statement) -> tuple[UUID, dict[str, Any]]:
 
 
 def landed(statement: Statement, answer: list[dict[str, Any]]) -> bool:
-    renews = statement in (transitions.RENEW_ALL, transitions.RENEW_WAITING)
+    renews = statement in (claims.RENEW_ALL, claims.RENEW_WAITING)
     return any(row["renewed"] for row in answer) if renews else bool(answer)
 
 
@@ -109,7 +109,7 @@ def test_every_statement_that_names_an_epoch_is_tried() -> None:
 
 def test_a_fence_is_refused_once_a_cancel_was_asked_for(rows: Rows) -> None:
     run_id = rows.running()
-    rows.do(transitions.ASK_CANCEL, run_id)
+    rows.do(steering.ASK_CANCEL, run_id)
     before = rows.stored(run_id)
     assert rows.do(journal.FENCE, run_id, **rows.step("w", effect="non_idempotent_write")) == []
     assert rows.stored(run_id) == before
@@ -117,7 +117,7 @@ def test_a_fence_is_refused_once_a_cancel_was_asked_for(rows: Rows) -> None:
 
 def test_what_happened_is_recorded_although_a_cancel_was_asked_for(rows: Rows) -> None:
     run_id = rows.fenced("w")
-    rows.do(transitions.ASK_CANCEL, run_id)
+    rows.do(steering.ASK_CANCEL, run_id)
     assert rows.do(journal.FINISH, run_id, **rows.step("w"))
     assert rows.row(run_id)["pending_effect"] is None
 
@@ -183,10 +183,8 @@ def test_what_a_step_spent_is_on_its_run_as_well(rows: Rows) -> None:
 
 def test_the_heartbeat_brings_back_what_it_must_know(rows: Rows) -> None:
     kept, asked, lost = rows.running(), rows.running(), rows.running()
-    rows.do(transitions.ASK_CANCEL, asked)
+    rows.do(steering.ASK_CANCEL, asked)
     rows.do(transitions.REQUEUE, lost)
-    answer = rows.database.rows(
-        transitions.RENEW_ALL, {"run_ids": [kept, asked, lost], "epochs": [1, 1, 1], "lease": 90.0}
-    )
+    answer = rows.database.rows(claims.RENEW_ALL, {"run_ids": [kept, asked, lost], "epochs": [1, 1, 1], "lease": 90.0})
     said = {row["run_id"]: (row["held"], row["renewed"], row["cancel_requested"]) for row in answer}
     assert said == {kept: (True, True, False), asked: (True, True, True), lost: (False, False, False)}

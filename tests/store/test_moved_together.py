@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from agentrun.core.words import Effect, Status
-from agentrun.store import journal, transitions
+from agentrun.store import claims, journal, transitions
 from agentrun.store.batches import Write
 from agentrun.store.writer import Writer
 from agentrun.testing.rows import Rows
@@ -23,7 +23,7 @@ async def together(writer: Writer, *writes: Write) -> list[list[dict[str, Any]]]
 
 
 def claim(rows: Rows, run_id: UUID, **params: Any) -> Write:
-    return Write(transitions.CLAIM_RUN, rows.params(run_id, data=json.dumps({"claim": str(run_id)}), **params))
+    return Write(claims.CLAIM_RUN, rows.params(run_id, data=json.dumps({"claim": str(run_id)}), **params))
 
 
 def complete(rows: Rows, run_id: UUID, **params: Any) -> Write:
@@ -89,9 +89,9 @@ async def test_a_run_claimed_and_settled_among_many_is_stored_as_one_alone(rows:
     for run_id in (alone, among, other):
         rows.wait(run_id)
     same = {"data": '{"claim": "t"}'}
-    rows.do(transitions.CLAIM_RUN, alone, **same)
-    claims = [Write(transitions.CLAIM_RUN, rows.params(run_id, **same)) for run_id in (among, other)]
-    assert all(await together(writer, *claims))
+    rows.do(claims.CLAIM_RUN, alone, **same)
+    both = [Write(claims.CLAIM_RUN, rows.params(run_id, **same)) for run_id in (among, other)]
+    assert all(await together(writer, *both))
     assert story(rows, among) == story(rows, alone)
     epoch = rows.stored(alone)["runs"][0]["epoch"]
     said = complete(rows, alone, epoch=epoch)

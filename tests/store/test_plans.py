@@ -21,6 +21,7 @@ from agentrun.runtime.upkeep import LONGEST_COUNTED, Sweep
 from agentrun.settings import Settings
 from agentrun.store import (
     asked,
+    claims,
     diagnosis,
     episodes,
     gauges,
@@ -30,7 +31,6 @@ from agentrun.store import (
     purge,
     reads,
     sweeping,
-    transitions,
     waits,
 )
 from agentrun.store.database import Database
@@ -127,8 +127,8 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     (sweeping.DEADLINES, {"namespace": "default", "limit": 100}, {"runs_deadline"}, 100),
     (sweeping.IN_FLIGHT, {}, {"steps_in_flight"}, 20),
     (reads.FACTS, {"epoch": 1}, {"runs_pkey", "steps_in_flight"}, 20),
-    (transitions.CLAIM_RUN, {"namespace": "default", "kinds": ["k"], "data": "{}"}, {"runs_pkey"}, 100),
-    (transitions.RENEW_ALL, {"epochs": [1]}, {"runs_pkey"}, 100),
+    (claims.CLAIM_RUN, {"namespace": "default", "kinds": ["k"], "data": "{}"}, {"runs_pkey"}, 100),
+    (claims.RENEW_ALL, {"epochs": [1]}, {"runs_pkey"}, 100),
     listed("runs_created"),
     listed("runs_created", before=PARENT),
     listed("runs_of_kind", kind="rare"),
@@ -260,7 +260,7 @@ def test_what_is_planned_for_its_values_is_planned_each_time(full: Database) -> 
 def test_the_sweeps_questions_use_their_indexes(
     full: Database, statement: Statement, params: dict[str, Any], indexes: set[str], pages: int, generic: bool
 ) -> None:
-    run = one_run(full, "queued" if statement is transitions.CLAIM_RUN else "running")
+    run = one_run(full, "queued" if statement is claims.CLAIM_RUN else "running")
     plan = explained(full, statement, params | run, generic=generic)
     found = list(nodes(plan))
     assert not [node for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] not in SMALL], plan

@@ -14,22 +14,22 @@ from psycopg import sql
 from agentrun.core import moves as legal
 from agentrun.core.moves import MOVES, Move
 from agentrun.core.words import FINAL, Effect, EventType, Status, StepStatus
-from agentrun.store import mover, transitions, waits
+from agentrun.store import claims, mover, steering, transitions, waits
 from agentrun.store.sql import Statement
 from agentrun.testing.rows import OWNER, Rows
 
 Case = tuple[Move, Statement, Status]
 
 STATEMENTS: dict[Move, dict[Status, Statement]] = {
-    legal.CLAIM: {Status.RUNNING: transitions.CLAIM_RUN},
-    legal.RENEW: {Status.RUNNING: transitions.RENEW_ALL},
+    legal.CLAIM: {Status.RUNNING: claims.CLAIM_RUN},
+    legal.RENEW: {Status.RUNNING: claims.RENEW_ALL},
     legal.REQUEUE: {Status.QUEUED: transitions.REQUEUE},
     legal.HAND_BACK: {Status.QUEUED: transitions.HAND_BACK},
     legal.SETTLE: dict(transitions.SETTLE),
     legal.REAP: {Status.QUEUED: transitions.REAP_REQUEUE, **transitions.REAP_SETTLE},
-    legal.CANCEL: {Status.CANCELLED: transitions.CANCEL},
+    legal.CANCEL: {Status.CANCELLED: steering.CANCEL},
     legal.EXPIRE: {Status.FAILED: transitions.EXPIRE},
-    legal.REDRIVE: {Status.QUEUED: transitions.REDRIVE},
+    legal.REDRIVE: {Status.QUEUED: steering.REDRIVE},
     legal.PARK: {Status.WAITING: waits.PARK},
     legal.RESOLVE_WAIT: {Status.QUEUED: waits.UNPARK},
 }
@@ -119,7 +119,7 @@ def test_a_final_run_is_finished_and_free(rows: Rows, target: Status) -> None:
 
 def test_a_claim_draws_a_new_epoch_and_leases(rows: Rows) -> None:
     run_id = rows.queued()
-    (claimed,) = rows.do(transitions.CLAIM_RUN, run_id)
+    (claimed,) = rows.do(claims.CLAIM_RUN, run_id)
     row = rows.row(run_id)
     assert (claimed["epoch"], row["epoch"], row["claimed_by"]) == (1, 1, OWNER)
     assert 29 < (row["lease_expires_at"] - row["claimed_at"]).total_seconds() <= 30
@@ -143,13 +143,13 @@ def test_a_kind_may_have_a_lease_of_its_own(rows: Rows) -> None:
 def test_a_claim_refuses(rows: Rows, columns: dict[str, Any], params: dict[str, Any]) -> None:
     run_id = rows.queued(**columns)
     before = rows.stored(run_id)
-    assert rows.do(transitions.CLAIM_RUN, run_id, **params) == []
+    assert rows.do(claims.CLAIM_RUN, run_id, **params) == []
     assert rows.stored(run_id) == before
 
 
-@pytest.mark.parametrize("statement", [transitions.CANCEL, transitions.EXPIRE, transitions.REDRIVE], ids=_id)
+@pytest.mark.parametrize("statement", [steering.CANCEL, transitions.EXPIRE, steering.REDRIVE], ids=_id)
 def test_no_move_from_outside_reaches_into_another_namespace(rows: Rows, statement: Statement) -> None:
-    status = Status.FAILED if statement is transitions.REDRIVE else Status.QUEUED
+    status = Status.FAILED if statement is steering.REDRIVE else Status.QUEUED
     run_id = rows.run(status)
     rows.pass_deadline(run_id)
     before = rows.stored(run_id)
@@ -231,28 +231,26 @@ def test_a_reap_tells_its_events_in_the_order_of_the_story(rows: Rows, statement
 def test_a_run_with_a_write_in_flight_is_not_redriven_before_it_is_resolved(rows: Rows) -> None:
     run_id = rows.fenced("w")
     rows.do(transitions.SETTLE[Status.FAILED], run_id)
-    assert rows.do(transitions.REDRIVE, run_id) == []
-    assert rows.do(transitions.RESOLVE[StepStatus.NOT_APPLIED], run_id, key="w")
-    assert rows.do(transitions.REDRIVE, run_id)
+    assert rows.do(steering.REDRIVE, run_id) == []
+    assert rows.do(steering.RESOLVE[StepStatus.NOT_APPLIED], run_id, key="w")
+    assert rows.do(steering.REDRIVE, run_id)
     row = rows.row(run_id)
     assert (row["status"], row["pending_effect"], row["requeue_count"]) == (Status.QUEUED, None, 0)
 
 
 @pytest.mark.parametrize("source", [Status.RUNNING, Status.FAILED, Status.CANCELLED])
-@pytest.mark.parametrize("target", sorted(transitions.RESOLVE))
+@pytest.mark.parametrize("target", sorted(steering.RESOLVE))
 def test_a_write_is_resolved_only_after_its_run_has_ended(rows: Rows, source: Status, target: StepStatus) -> None:
     run_id = rows.fenced("w")
     if source is not Status.RUNNING:
         rows.do(transitions.SETTLE[source], run_id)
     before = rows.stored(run_id)
-    assert bool(rows.do(transitions.RESOLVE[target], run_id, key="w", result='"found"')) is (
-        source is not Status.RUNNING
-    )
+    assert bool(rows.do(steering.RESOLVE[target], run_id, key="w", result='"found"')) is (source is not Status.RUNNING)
     if source is Status.RUNNING:
         assert rows.stored(run_id) == before
     else:
         assert rows.stored(run_id)["steps"][0]["status"] == target
-        assert rows.do(transitions.RESOLVE[target], run_id, key="w", result='"again"') == [], "the first one stands"
+        assert rows.do(steering.RESOLVE[target], run_id, key="w", result='"again"') == [], "the first one stands"
 
 
 def test_the_failed_steps_that_ended_their_segment_are_done_again_and_no_others(rows: Rows) -> None:
@@ -276,12 +274,12 @@ def test_the_failed_steps_that_ended_their_segment_are_done_again_and_no_others(
 def test_asking_to_cancel_leaves_the_status_and_is_told_once(rows: Rows, source: Status) -> None:
     run_id = rows.run(source)
     before = rows.stored(run_id)
-    asked = rows.do(transitions.ASK_CANCEL, run_id)
+    asked = rows.do(steering.ASK_CANCEL, run_id)
     assert bool(asked) is (source is Status.RUNNING)
     assert rows.row(run_id)["status"] == source
     if not asked:
         assert rows.stored(run_id) == before
-    assert rows.do(transitions.ASK_CANCEL, run_id) == []
+    assert rows.do(steering.ASK_CANCEL, run_id) == []
     told = [event["type"] for event in rows.stored(run_id)["moves"]]
     assert told.count(EventType.CANCEL_REQUESTED) == len(asked)
 

@@ -14,7 +14,7 @@ from psycopg.rows import scalar_row
 
 from agentrun.core.outcome import LeaseLost
 from agentrun.core.words import Effect, EventType, Status
-from agentrun.store import journal, reads, transitions
+from agentrun.store import claims, journal, reads, transitions
 from agentrun.store.batches import Write
 from agentrun.store.writer import Writer
 from agentrun.testing import until
@@ -179,7 +179,7 @@ async def test_a_claim_whose_answer_was_lost_is_still_ours(rows: Rows) -> None:
         await writer.write(Write(reads.HELD, rows.params(run_id)))
         proxy.hold_answers()
         params = rows.params(run_id, data='{"claim": "mine"}')
-        claim = Write(transitions.CLAIM_RUN, params, landed=reads.CLAIM_LANDED, landed_params={"claim": "mine"})
+        claim = Write(claims.CLAIM_RUN, params, landed=reads.CLAIM_LANDED, landed_params={"claim": "mine"})
         waiting = asyncio.create_task(writer.write(claim))
         await eventually(lambda: rows.row(run_id)["status"] == Status.RUNNING)
         proxy.cut()

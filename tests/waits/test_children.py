@@ -13,7 +13,7 @@ import pytest
 from agentrun import Client, Context, Fatal, Reason, Status, durable
 from agentrun.core.errors import StepFailed
 from agentrun.runtime.engine import Engine
-from agentrun.store import transitions
+from agentrun.store import claims, steering
 from agentrun.testing import RecordingPublisher
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked
@@ -141,7 +141,7 @@ def _dead(client: Client, go: Go, rows: Rows, engine: Engine, sweep: Any, child:
     """Its worker dies, and it has no more tries."""
     with rows.database.connection() as connection:
         connection.execute("UPDATE agentrun.runs SET max_requeues = 0 WHERE id = %s", [child])
-    assert rows.do(transitions.CLAIM_RUN, child, kinds=["child"])
+    assert rows.do(claims.CLAIM_RUN, child, kinds=["child"])
     rows.expire_lease(child)
     sweep()
     return "is failed (retries_exhausted)"
@@ -191,7 +191,7 @@ def test_the_sweep_cancels_what_a_dead_parent_leaves(
     """The canceller died between the parent's end and its children's."""
     run_id = parked("of-one", {"kind": "waiter"})
     (child,) = living(run_id)
-    assert rows.do(transitions.CANCEL, run_id)
+    assert rows.do(steering.CANCEL, run_id)
     assert client.status(child).status is Status.QUEUED
     sweep()
     assert client.status(child).status is Status.CANCELLED

@@ -14,7 +14,7 @@ from agentrun.core.words import Segment
 from agentrun.runtime.kinds import Registry
 from agentrun.runtime.segment import run_segment
 from agentrun.settings import Settings
-from agentrun.store import transitions
+from agentrun.store import claims
 from agentrun.testing import RecordingPublisher, until
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked
@@ -187,7 +187,7 @@ def test_a_decision_whose_run_somebody_else_has_taken_is_kept_and_the_run_return
     go_on = client._segment_here  # pyright: ignore[reportPrivateUsage]
 
     def taken_first(run_id: Any) -> Any:
-        assert rows.do(transitions.CLAIM_RUN, run_id, kinds=["ask"])
+        assert rows.do(claims.CLAIM_RUN, run_id, kinds=["ask"])
         return go_on(run_id)
 
     monkeypatch.setattr(client, "_segment_here", taken_first)

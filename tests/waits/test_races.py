@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from agentrun.core.words import Status, WaitStatus
-from agentrun.store import signals, transitions, waits
+from agentrun.store import claims, signals, steering, transitions, waits
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.database import Database
 from agentrun.store.starting import NOT_STARTED
@@ -165,7 +165,7 @@ def family(rows: Rows) -> tuple[Any, Any, dict[str, Any]]:
     parent = rows.running()
     params = child_of(rows, parent)
     rows.do(CHILD_BORN, parent, **params)
-    assert rows.do(transitions.CLAIM_RUN, params["child_id"])
+    assert rows.do(claims.CLAIM_RUN, params["child_id"])
     return parent, params["child_id"], params
 
 
@@ -197,7 +197,7 @@ def test_children_that_end_together_are_both_heard_of(rows: Rows, first: Session
     parent, child, _ = family
     other = child_of(rows, parent, "x")
     rows.do(CHILD_BORN, parent, **other)
-    rows.do(transitions.CLAIM_RUN, other["child_id"])
+    rows.do(claims.CLAIM_RUN, other["child_id"])
     rows.do(waits.PARK, parent)
     with first.holding(SETTLE, child, **DONE):
         settling = second.tries(SETTLE, other["child_id"], **DONE)
@@ -223,7 +223,7 @@ def test_a_run_that_is_being_cancelled_takes_no_answer(
     rows: Rows, first: Session, second: Session, run_id: Any
 ) -> None:
     rows.do(waits.PARK, run_id)
-    with first.holding(transitions.CANCEL, run_id):
+    with first.holding(steering.CANCEL, run_id):
         counting = second.tries(waits.COUNT, run_id)
     assert counting.result() == []
     assert rows.row(run_id)["status"] == Status.CANCELLED
@@ -236,7 +236,7 @@ def test_a_run_whose_wait_is_being_answered_can_still_be_cancelled(
     with first.holding(waits.COUNT, run_id):
         first.does(RESOLVED, run_id, **asked(run_id))
         first.does(waits.UNPARK, run_id)
-        cancelling = second.tries(transitions.CANCEL, run_id)
+        cancelling = second.tries(steering.CANCEL, run_id)
     assert cancelling.result()
     assert rows.row(run_id)["status"] == Status.CANCELLED
 
@@ -265,7 +265,7 @@ def test_a_child_that_is_claimed_at_the_last_moment_is_not_given_up(
     rows: Rows, first: Session, second: Session
 ) -> None:
     parent, child = late_child(rows)
-    with first.holding(transitions.CLAIM_RUN, child):
+    with first.holding(claims.CLAIM_RUN, child):
         giving_up = second.tries(NOT_STARTED, child)
     assert giving_up.result() == []
     assert (rows.row(child)["status"], rows.row(parent)["status"]) == ("running", "waiting")
@@ -274,6 +274,6 @@ def test_a_child_that_is_claimed_at_the_last_moment_is_not_given_up(
 def test_a_child_that_is_given_up_is_not_claimed_any_more(rows: Rows, first: Session, second: Session) -> None:
     parent, child = late_child(rows)
     with first.holding(NOT_STARTED, child):
-        claiming = second.tries(transitions.CLAIM_RUN, child)
+        claiming = second.tries(claims.CLAIM_RUN, child)
     assert claiming.result() == []
     assert (rows.row(child)["status"], rows.row(parent)["status"]) == ("failed", "queued")

@@ -12,7 +12,7 @@ from agentrun import Client, Context, Reason, Status, durable
 from agentrun.core.errors import StepFailed
 from agentrun.runtime.children import LOOKS
 from agentrun.runtime.engine import Engine
-from agentrun.store import transitions
+from agentrun.store import claims
 from agentrun.store.database import Database
 from agentrun.testing import RecordingPublisher
 from agentrun.testing.rows import Rows
@@ -75,7 +75,7 @@ def test_a_child_that_was_started_in_time_may_take_as_long_as_it_wants(
 ) -> None:
     run_id = parked("parent", {"kind": "known", "start_within": 60})
     child = child_of(client, run_id)
-    assert rows.do(transitions.CLAIM_RUN, child, kinds=["known"])
+    assert rows.do(claims.CLAIM_RUN, child, kinds=["known"])
     travel.past_due(run_id)
     assert sweep().dead_lettered == 0
     assert travel.waits(run_id)[0]["due_at"] is None

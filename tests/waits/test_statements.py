@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from agentrun.core.words import FINAL, Status, WaitStatus
-from agentrun.store import signals, transitions, waits
+from agentrun.store import signals, steering, transitions, waits
 from agentrun.store.asked import LONGEST_WAITS
 from agentrun.store.births import CHILD_BORN
 from agentrun.store.database import Database
@@ -104,7 +104,7 @@ def test_a_run_that_waits_for_nothing_does_not_park(rows: Rows) -> None:
 
 def test_a_cancel_that_was_asked_for_and_a_write_in_flight_keep_a_run_from_parking(rows: Rows) -> None:
     cancelled, writing = rows.running(), rows.running()
-    rows.do(transitions.ASK_CANCEL, cancelled)
+    rows.do(steering.ASK_CANCEL, cancelled)
     rows.fence(writing, "pay")
     for run_id in (cancelled, writing):
         rows.wait(run_id)

@@ -101,7 +101,7 @@ def test_the_countdown_on_the_wire_is_at_most_a_minute(
 @pytest.mark.settings(max_requeues=3)
 @pytest.mark.usefixtures("fails")
 def test_retries_and_reaps_share_one_budget(client: Client, engine: Engine, rows: Rows, sweep: Any) -> None:
-    from agentrun.store.transitions import CLAIM_RUN
+    from agentrun.store.claims import CLAIM_RUN
 
     run_id = client.enqueue("fails")
 

@@ -1,0 +1,124 @@
+"""What people do to a run, from outside: cancel it, redrive it, say how a write of it ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Text, and_, exists, func, null, or_, select, update
+from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy.sql.selectable import CTE
+
+from agentrun.core import moves as legal
+from agentrun.core.words import EventType, Reason, Status, StepStatus, WaitStatus
+from agentrun.store.inflight import write_left_behind
+from agentrun.store.mover import BY, IN_NAMESPACE, RUN_ID, RUNNING, final_statement, moved, redone, statement, told
+from agentrun.store.sql import Statement, beside_key, later, now, number, param, text_in, word
+from agentrun.store.tables import event_seq, moves, runs, steps, waits
+
+
+def _cancel() -> Statement:
+    row = moved(
+        legal.CANCEL,
+        Status.CANCELLED,
+        IN_NAMESPACE,
+        reason=word(Reason.CANCELLED),
+        cancel_requested_at=func.coalesce(runs.c.cancel_requested_at, now()),
+        cancel_requested_by=func.coalesce(runs.c.cancel_requested_by, BY),
+    )
+    return final_statement("cancel", row, told(row, EventType.SETTLED))
+
+
+def _ask_cancel() -> Statement:
+    """Leaves the status: the owner ends the run at its next step, or the reaper does."""
+    asked = (
+        update(runs)
+        .where(
+            runs.c.id == RUN_ID,
+            IN_NAMESPACE,
+            RUNNING,
+            runs.c.cancel_requested_at.is_(None),
+        )
+        .values(cancel_requested_at=now(), cancel_requested_by=BY)
+        .returning(runs.c.id, runs.c.epoch)
+        .cte("moved")
+    )
+    return statement("ask_cancel", asked, told(asked, EventType.CANCEL_REQUESTED))
+
+
+def _redrive() -> Statement:
+    """Refuses: not failed, or a write is still in flight (resolve it first)."""
+    row = moved(
+        legal.REDRIVE,
+        Status.QUEUED,
+        IN_NAMESPACE,
+        runs.c.request.is_not(None),
+        ~write_left_behind(runs.c.id),
+        due_at=now(),
+        requeue_count=number(0),
+        redrive_count=runs.c.redrive_count + number(1),
+        pending_effect=null(),
+        cancel_requested_at=null(),
+    )
+    return statement("redrive", row, told(row, EventType.REDRIVEN), redone(row), _reopened_waits(row))
+
+
+def _reopened_waits(moved: CTE) -> CTE:
+    """What was asked and never answered is asked still, and told again. A remote step may have ended since."""
+    ended = exists().where(
+        steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, steps.c.finished_at.is_not(None)
+    )
+    # A child that came to nothing is brought back, or another one started, by the segment that asks for it.
+    child = runs.alias("child")
+    failed = beside_key(child.c.status).in_([word(Status.CANCELLED), word(Status.FAILED)])
+    lost = exists().where(child.c.id == waits.c.child_id, failed)
+    return (
+        update(waits)
+        .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED), ~ended, ~lost)
+        .values(status=word(WaitStatus.OPEN), resolved_at=null(), remind_at=now())
+        .cte("reopened")
+    )
+
+
+def _resolve(target: StepStatus) -> Statement:
+    """An operator says how an interrupted write ended: it was applied (with this result), or it was not.
+
+    Refuses (no row): the run is not failed or cancelled, or no such write is in flight, or a remote one's taker lives.
+    What an operator had said was applied may be said again, with another result; never of a step that said its own end.
+    """
+    ended = (runs.c.id == RUN_ID, IN_NAMESPACE)
+    over = beside_key(runs.c.status).in_([word(Status.CANCELLED), word(Status.FAILED)])
+    held = select(runs.c.id, runs.c.epoch).where(*ended, over).with_for_update(key_share=True).cte("held")
+    values: dict[str, ColumnElement[Any]] = {"status": word(target)}
+    unsettled = steps.c.status == word(StepStatus.STARTED)
+    if target is StepStatus.COMPLETED:
+        unsettled = or_(unsettled, and_(steps.c.status == word(StepStatus.COMPLETED), _said_to_be_applied()))
+        values |= {"result": param("result", JSON), "finished_at": now(), "seq": event_seq.next_value()}
+    resolved = (
+        update(steps)
+        .where(
+            steps.c.run_id == held.c.id,
+            steps.c.key == param("key", Text),
+            unsettled,
+            or_(steps.c.lease_expires_at.is_(None), steps.c.lease_expires_at < now()),
+        )
+        .values(values)
+        .returning(steps.c.run_id.label("id"), held.c.epoch)
+        .cte("moved")
+    )
+    return statement(f"resolve_{target}", resolved, told(resolved, EventType.RESOLVED))
+
+
+def _said_to_be_applied() -> ColumnElement[bool]:
+    """Whether an operator said of the step that it was applied: the event that RESOLVE tells."""
+    return exists().where(
+        moves.c.run_id == steps.c.run_id,
+        moves.c.type == word(EventType.RESOLVED),
+        text_in(moves.c.data, "key") == steps.c.key,
+        text_in(moves.c.data, "applied") == word("true"),
+    )
+
+
+CANCEL = later(_cancel)
+ASK_CANCEL = later(_ask_cancel)
+REDRIVE = later(_redrive)
+RESOLVE = {target: later(_resolve, target) for target in (StepStatus.COMPLETED, StepStatus.NOT_APPLIED)}
