@@ -1,6 +1,6 @@
 """The one private mover: the only place where a run's status changes, and where a move is told.
 
-`claims`, `transitions`, `steering` and `waits` build their statements on it; nothing else does.
+Every statement that moves a run is built on it, whatever module it is in; no other statement changes a status.
 """
 
 from __future__ import annotations
