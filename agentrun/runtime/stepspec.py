@@ -16,7 +16,6 @@ from agentrun.core.codec import decode, misfit, read_back, unwritable
 from agentrun.core.errors import InvalidRequest, InvalidResult, NonDeterminism, StepFailed
 from agentrun.core.failures import Failure, qualified_name
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
-from agentrun.runtime.keys import BRANCH
 from agentrun.runtime.kinds import ONCE, Retries
 
 LONGEST_MESSAGE = 2_000
@@ -100,11 +99,11 @@ async def in_thread(executor: Executor, call: Callable[..., Any], *args: Any, **
 
 
 def detached(coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """A task that is no branch of the body: a replay does not start it, so it must not be counted."""
-    context = contextvars.copy_context()
-    context.run(BRANCH.set, None)
-    # Not by the loop's factory, which looks for the branch that there is not.
-    return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), context=context)
+    """A task that is no branch of the body: a replay does not start it, so it must not be counted.
+
+    The loop's own factory counts. What the step calls has no branch anyhow (see `Journaling._inside`).
+    """
+    return asyncio.Task(coroutine, loop=asyncio.get_running_loop())
 
 
 def same_step(spec: Named, there: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ def test_nobody_writes_to_a_run_that_does_not_run(rows: Rows, statement: Stateme
 
 def test_every_statement_that_names_an_epoch_is_tried() -> None:
     found = set[str]()
-    for module in (journal, transitions, reads):
+    for module in (claims, transitions, steering, journal, reads):
         values = vars(module).values()
         members = chain(values, *(value.values() for value in values if isinstance(value, dict)))
         found |= {each.name for each in members if isinstance(each, Statement) and each.names & {"epoch", "epochs"}}

@@ -43,7 +43,7 @@ CASES: list[Case] = [
 
 
 def everything() -> Iterator[Statement]:
-    for value in vars(transitions).values():
+    for value in chain.from_iterable(vars(module).values() for module in (claims, transitions, steering)):
         if isinstance(value, Statement):
             yield value
         elif isinstance(value, dict):
@@ -107,7 +107,7 @@ def test_no_statement_moves_a_run_unseen() -> None:
 def test_the_mover_is_the_only_function_that_sets_a_status() -> None:
     assert inspect.getsource(mover).count('"status": word(target)') == 1, "the mover, for runs"
     assert inspect.getsource(mover).count("status=case(") == 1, "a parked parent, for its child's end"
-    assert inspect.getsource(transitions).count('"status": word(target)') == 1, "resolve, for steps"
+    assert inspect.getsource(steering).count('"status": word(target)') == 1, "resolve, for steps"
 
 
 @pytest.mark.parametrize("target", sorted(FINAL))
