@@ -1,7 +1,4 @@
-"""The tasks, defined once, and the life of a worker process: when its engine starts, drains and ends.
-
-A task is a few lines: it takes ids from the message and calls the runtime. Nothing that happens to a message matters.
-"""
+"""The tasks, defined once, and the life of a worker process: when its engine starts, drains and ends."""
 
 from __future__ import annotations
 
@@ -9,15 +6,12 @@ import functools
 import gc
 import logging
 import os
-import select
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from dataclasses import asdict
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from celery import Celery, signals
 from celery.backends.base import DisabledBackend
@@ -28,18 +22,17 @@ from agentrun.broker.app import STEP, SWEEP, WAKE
 from agentrun.broker.consumer import Flushing
 from agentrun.broker.hearing import Hearing, Room, RoomOfChild, RoomOfPool
 from agentrun.broker.publisher import CeleryPublisher
+from agentrun.broker.serving import Serving
+from agentrun.broker.shutdown import Shutdown
 from agentrun.broker.slots import Slots
 from agentrun.core.errors import ConfigurationError
-from agentrun.core.wake import Wake
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import registry
-from agentrun.runtime.settling import Report
-from agentrun.runtime.upkeep import Sweep
 from agentrun.settings import Settings
 from agentrun.store.database import Database
-from agentrun.store.outages import REMIND_SECONDS, of_postgres
+from agentrun.store.outages import REMIND_SECONDS
 from agentrun.store.schema import require_head
-from agentrun.store.troubles import away, explained
+from agentrun.store.troubles import explained
 from agentrun.telemetry import observer
 
 log = logging.getLogger("agentrun.worker")
@@ -48,9 +41,6 @@ TURN = 0.0005
 """Seconds that a thread may compute while another one waits. With Python's 5 ms, the loop's thread sends the claim of a
 run that was just received when the consumer's thread is done with everything else: 2 ms later, where nothing else is
 going on. On a full queue it makes no difference."""
-
-LONGEST_LOOK = 0.005
-"""Seconds that an idle consumer lets a run that it began have the process for itself, until it is claimed."""
 
 LAST_LOOK = 2.0
 """Seconds that a worker that ends waits for runs that no task of Celery's waits for any more."""
@@ -88,122 +78,19 @@ def register(app: Celery, settings: Settings | None = None) -> Celery:
     return app
 
 
-class Process:
+class Process(Serving):
     """One worker process's engine, made on first need and once per process id."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._engines: dict[int, Engine] = {}
+        super().__init__(settings)
         self._lock = threading.Lock()
         self._shutdown: Shutdown | None = None
-        self._sweeping = threading.Lock()
-        self._slots: Slots | None = None
         self._warned: dict[str, float] = {}
-        self._begun: tuple[str, Future[Report]] | None = None
         self._queues: tuple[str, ...] = ()
         self._about: Mapping[str, Any] = {}
         self._app: Any = None
         self._consumer: Any = None
         self._room: Room | None = None
-        self._hearing: Hearing
-
-    # ---- what the tasks do
-
-    def wake(
-        self,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        *,
-        queue: str | None = None,
-        message: str | None = None,
-    ) -> dict[str, Any]:
-        """Execute a segment of the run that the message from `queue` names; garbage is one log line."""
-        run_id = _only_uuid(args, kwargs)
-        if run_id is None:
-            log.warning("a wake that names no run was dropped (%d arguments)", len(args) + len(kwargs))
-            return {"outcome": "garbage"}
-        engine, ahead = self.engine(), self._ahead(message)
-        self._hearing.took(queue)
-        if engine.draining and ahead is None:
-            return self._sent_on(engine, run_id, queue)
-        return self._ended(ahead or engine.begin(run_id), functools.partial(engine.release, run_id))
-
-    def received(self, sender: Any, request: Any, **_: object) -> None:
-        """A message has come, and a slot is free: the run begins, and then Celery makes a task of the message."""
-        engine = self._engines.get(os.getpid())
-        if engine is not None and request.name != WAKE:
-            self._hearing.heard(request.name, request.delivery_info)
-        if request.name != WAKE or request.eta or engine is None or engine.draining:
-            return
-        if sender.task_buckets.get(WAKE) is not None:
-            # `celery control rate_limit`: Celery decides when.
-            return
-        run_id = _only_uuid(tuple(request.args), request.kwargs)
-        if run_id is None or self._slots is None or self._slots.full:
-            return
-        claimed = threading.Event()
-        # One is enough: what comes next in this thread is that task. Where Celery thinks otherwise, nobody asks for it.
-        self._begun = request.id, engine.begin(run_id, claimed=claimed.set)
-        if not self._slots.taken:
-            # Nothing else is going on. Two threads that compute hinder each other, and this one is not in a hurry.
-            claimed.wait(LONGEST_LOOK)
-
-    def _ahead(self, message: str | None) -> Future[Report] | None:
-        begun = self._begun
-        if begun is None or begun[0] != message:
-            return None
-        self._begun = None
-        return begun[1]
-
-    def step(self, args: tuple[object, ...], kwargs: dict[str, object], *, queue: str | None = None) -> dict[str, Any]:
-        """Take and execute the remote step that the message from `queue` names; garbage is one log line."""
-        run_id = _only_uuid(args[:1], kwargs)
-        key = args[1] if len(args) == 2 else None
-        if run_id is None or not isinstance(key, str):
-            log.warning("a message that names no step was dropped (%d arguments)", len(args) + len(kwargs))
-            return {"outcome": "garbage"}
-        engine = self.engine()
-        self._hearing.took(queue)
-        if engine.draining:
-            return self._sent_on(engine, run_id, queue, key)
-        return self._ended(engine.begin_step(run_id, key), functools.partial(engine.release_step, run_id, key))
-
-    def _sent_on(self, engine: Engine, run_id: UUID, queue: str | None, key: str | None = None) -> dict[str, Any]:
-        engine.publisher.soon(Wake(run_id, queue or self._settings.queue, cause="drain", step_key=key))
-        return {"outcome": "draining", "run": str(run_id)}
-
-    def _ended(self, begun: Future[Report], release: Callable[[], None]) -> dict[str, Any]:
-        try:
-            return (begun.result() if self._slots is None else self._slots.end_of(begun)).as_json()
-        except Exception:
-            raise
-        except BaseException:
-            # SystemExit of a cold shutdown or a time limit: what it holds goes back before this process dies.
-            release()
-            raise
-
-    def sweep(self) -> dict[str, Any]:
-        """One sweep; a second one in the same process at the same time is left out."""
-        engine = self.engine()
-        outage = of_postgres(engine.database.url)
-        if not self._sweeping.acquire(blocking=False):
-            return {"outcome": "already sweeping here"}
-        try:
-            by = f"sweep:{engine.owner_suffix}"
-            sweep = Sweep(self._settings, engine.database, engine.publisher, by=by, draining=engine.draining)
-            found = asdict(sweep.run())
-        except Exception as error:
-            if not away(error):
-                raise
-            outage.failed(error)
-            return {"outcome": "the database is away"}
-        else:
-            outage.worked()
-            return found
-        finally:
-            self._sweeping.release()
-
-    # ---- the process's life
 
     def engine(self) -> Engine:
         """This process's engine."""
@@ -349,27 +236,6 @@ class Process:
         threading.Thread(target=call, name=name, daemon=True).start()
 
 
-class Shutdown:
-    """Tells children, who cannot be reached otherwise, that their main process shuts down.
-
-    A byte in a pipe that nobody takes out. multiprocessing.Event is no help: its `set` waits for every sleeper that it
-    wakes, for ever if one of them was killed in its sleep.
-    """
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-
-    def set(self) -> None:
-        """From now on nobody waits. For signal handlers too."""
-        os.write(self._write, b"!")
-
-    def wait(self) -> None:
-        """Until `set` was called in any process."""
-        poll = select.poll()
-        poll.register(self._read, select.POLLIN)
-        poll.poll()
-
-
 def _collect_less() -> None:
     """What was imported stays: to look through it again and again would take a sixth of a step's time. To look through
     2,000 runs that wait, after every 700 objects that others make, takes another sixth."""
@@ -389,12 +255,3 @@ def _hear_again() -> None:
 def _in_a_line(report: Mapping[str, Any]) -> str:
     """For Celery's log and Flower. Celery makes a shortened text of every result, which takes long of a dictionary."""
     return " ".join(f"{name}={value}" for name, value in report.items() if value not in (None, ""))
-
-
-def _only_uuid(args: tuple[object, ...], kwargs: dict[str, object]) -> UUID | None:
-    if len(args) != 1 or kwargs or not isinstance(args[0], str):
-        return None
-    try:
-        return UUID(args[0])
-    except ValueError:
-        return None

@@ -15,7 +15,7 @@ MAY_GIVE_BIRTH = {"agentrun/store/births.py", "agentrun/store/transitions.py", "
 MAY_CATCH_EVERYTHING = {
     "agentrun/runtime/segment.py",
     "agentrun/runtime/threads.py",  # hands it on to whoever waits for the call
-    "agentrun/broker/worker.py",
+    "agentrun/broker/serving.py",
     "agentrun/embedded/server.py",  # puts a half-started server away, and raises again
 }
 SQL_HOMES = (
