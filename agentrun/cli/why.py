@@ -12,6 +12,7 @@ from agentrun.core.failures import unfit_step_in
 from agentrun.core.records import Run, Step
 from agentrun.core.words import Reason, Status
 from agentrun.runtime.doctor import Finding
+from agentrun.runtime.healing import of_failed
 from agentrun.store.watching import Moment
 
 
@@ -128,17 +129,18 @@ def _failed(run: Run, said_applied: Collection[str]) -> Standing:
     if run.pending_effect is not None:
         return Standing(
             "a write was in flight when it stopped; find out, by its idempotency key, whether it happened",
-            f"agentrun resolve {run.id} --applied --result JSON, or --not-applied",
+            of_failed(run.id, write_in_flight=True, unfit=None),
         )
     key = unfit_step_in(run.error)
     if key in said_applied:
         # Such a step has its result: what fails is to read it, and does so at every redrive.
         return Standing(
             f"step {key} was resolved as applied, with a result that does not fit its function; say what it returned",
-            f"agentrun resolve {run.id} --key '{key}' --applied --result JSON",
+            of_failed(run.id, write_in_flight=False, unfit=key),
         )
     said = "it ran out of requeues" if run.reason is Reason.RETRIES_EXHAUSTED else f"it ended as {run.reason}"
-    return Standing(f"{said}; once the cause is gone it can go on from its journal", f"agentrun redrive {run.id}")
+    heal = of_failed(run.id, write_in_flight=False, unfit=None)
+    return Standing(f"{said}; once the cause is gone it can go on from its journal", heal)
 
 
 def _no_sweep(moment: Moment) -> str:

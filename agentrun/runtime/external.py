@@ -170,8 +170,12 @@ class External:
             keys = ", ".join(row["key"] for row in rows)
             raise InvalidRequest(f"run `{run.id}` has {len(rows)} external steps in progress; name one: {keys}")
         row = {**rows[0], "by": by}
-        statement = ending.COMPLETE if applied else offering.RETRY
-        if not self._said(statement, run.id, row["key"], row, None, result=text, delay=0.0):
+        if applied:
+            said = {"kind": str(StepKind.REMOTE), "applied": True}
+            moved = self._said(ending.RESOLVE_EXTERNAL, run.id, row["key"], row, None, result=text, said=said)
+        else:
+            moved = self._said(offering.RETRY, run.id, row["key"], row, None, delay=0.0)
+        if not moved:
             raise self._refused(run.id, row["key"])
         return True
 
@@ -238,8 +242,9 @@ class External:
         error: Failure | None = None,
         delay: float | None = None,
         progress: str | None = None,
+        said: Mapping[str, Any] | None = None,
     ) -> list[type_of_row]:
-        said: dict[str, Any] = {"key": key, "name": row["name"], "attempt": row["attempt"]}
+        said = {"key": key, "name": row["name"], "attempt": row["attempt"], **(said or {})}
         if error is not None:
             said["failure"] = error.as_json()
         params = self._namespace | {

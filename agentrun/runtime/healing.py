@@ -1,8 +1,19 @@
-"""The commands that heal, as doctor, the pager and the hooks name them: a worker's, and what each needs."""
+"""The commands that heal, as doctor, the pager, the hooks and `agentrun show` name them, and what each needs."""
 
 from __future__ import annotations
 
 WORKER = "celery -A {app} worker -P threads -c 100 -Q {queue}"
+
+
+def of_failed(run_id: object, *, write_in_flight: bool, unfit: str | None) -> str:
+    """What helps a failed run. `unfit` is the key of the step that was resolved as applied, with a result that does not
+    fit its function: it has its result, so that a redrive would read the same again."""
+    if write_in_flight:
+        return f"agentrun resolve {run_id} --applied --result JSON, or --not-applied"
+    if unfit is not None:
+        return f"agentrun resolve {run_id} --key '{unfit}' --applied --result JSON"
+    return f"agentrun redrive {run_id}"
+
 
 _THERE = "in its environment, or in a `.env` there"
 

@@ -15,7 +15,7 @@ from typing import Any
 from agentrun.core.alarms import Occasion
 from agentrun.core.codec import decode
 from agentrun.core.errors import ConfigurationError
-from agentrun.runtime.healing import needs
+from agentrun.runtime.healing import needs, of_failed
 from agentrun.store import notices
 from agentrun.store.database import Database
 
@@ -156,7 +156,8 @@ def facts(occasion: Occasion, row: Mapping[str, Any], *, namespace: str) -> dict
     said = {"id": f"{occasion}:{row['subject']}:{row['round']}", "occasion": str(occasion), "round": row["round"]}
     told: dict[str, Any] = decode(row["data"]) | said
     if occasion is Occasion.DEAD:
-        told["command"] = f"agentrun {'resolve' if told['write_in_flight'] else 'redrive'} {told['run_id']}"
+        unfit = told.pop("unfit", None)
+        told["command"] = of_failed(told["run_id"], write_in_flight=told["write_in_flight"], unfit=unfit)
     if "command" in told:
         told["needs"] = needs(told["command"], namespace=namespace)
     return told

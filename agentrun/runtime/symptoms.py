@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from agentrun.core.alarms import Shape
 from agentrun.core.counting import counted, counted_is
 from agentrun.runtime.doctor import Facts, Finding, Row, Severity, span
+from agentrun.runtime.healing import of_failed
 from agentrun.runtime.pager import command
 from agentrun.store.diagnosis import MOST
 
@@ -136,28 +137,25 @@ def stranded(facts: Facts) -> Iterator[Finding]:
 
 
 _DIED = {
-    "write": ("interrupted in a write", "nobody can say whether it happened; ask the other system by its key",
-              "agentrun resolve {} --applied --result JSON, or --not-applied"),
-    "crashes": ("took workers down more often than the budget allows", "a body that kills its process",
-                "agentrun redrive {}"),
+    "write": ("interrupted in a write", "nobody can say whether it happened; ask the other system by its key"),
+    "crashes": ("took workers down more often than the budget allows", "a body that kills its process"),
     "lost_step": ("lost a remote step more often than AGENTRUN_REDISPATCH_MAX allows",
-                  "the step kills its workers, or they are stopped without a drain", "agentrun redrive {}"),
-    "other": ("an error that another try would not repair", "a bug, a bad request, a wrong password",
-              "agentrun redrive {}"),
+                  "the step kills its workers, or they are stopped without a drain"),
+    "other": ("an error that another try would not repair", "a bug, a bad request, a wrong password"),
 }  # fmt: skip
 
 
 def dead_letters(facts: Facts) -> Iterator[Finding]:
     """D, H, O. Runs that gave up within the last seven days."""
     for row in facts.dead:
-        symptom, cause, heal = _DIED[row["cause"]]
+        symptom, cause = _DIED[row["cause"]]
         yield Finding(
             "interrupted_write" if row["cause"] == "write" else f"dead_{row['cause']}",
             Severity.WARNING,
             f"{counted(row['count'], 'run', most=_most(row, facts.dead))} dead-lettered within seven days: {symptom}",
             cause,
             _named(row),
-            heal.format(row["run_ids"][0]),
+            of_failed(row["run_ids"][0], write_in_flight=row["cause"] == "write", unfit=row["unfit"]),
             run_id=str(row["run_ids"][0]),
         )
 

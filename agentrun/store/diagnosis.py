@@ -17,6 +17,7 @@ from agentrun.store.inflight import write_left_behind
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
 from agentrun.store.sql import Statement, compiled, later, now, number, param, text_in, word
+from agentrun.store.steering import unfit_answer
 from agentrun.store.sweeping import queue_names
 from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
 
@@ -149,6 +150,7 @@ def _dead() -> Statement:
         (and_(runs.c.reason == word("retries_exhausted"), runs.c.crash_count > number(0)), word("crashes")),
         else_=word("other"),
     )
+    unfit = unfit_answer().label("unfit")
     died = (
         runs.c.namespace == NAMESPACE,
         runs.c.status == word(Status.FAILED),
@@ -156,7 +158,7 @@ def _dead() -> Statement:
         runs.c.finished_at > now() - _WEEK,
     )
     some = (
-        select(runs.c.id, runs.c.reason, runs.c.finished_at.label("at"), cause.label("cause"))
+        select(runs.c.id, runs.c.reason, runs.c.finished_at.label("at"), cause.label("cause"), unfit)
         .where(*died)
         .order_by(runs.c.finished_at.desc())
         .limit(number(MOST))
@@ -168,6 +170,7 @@ def _dead() -> Statement:
         latest[number(1) : NAMED].label("run_ids"),
         func.array_agg(some.c.reason.distinct(), type_=ARRAY(Text)).label("reasons"),
         _age(func.max(some.c.at)).label("newest"),
+        _first(some.c.unfit, some.c.at.desc()).label("unfit"),
     )
     return compiled("dead_letters", select(some.c.cause, *facts).group_by(some.c.cause))
 

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, UUID
 from sqlalchemy.sql.selectable import CTE
 
-from agentrun.core.words import Effect, StepStatus, WaitStatus
+from agentrun.core.words import Effect, EventType, StepStatus, WaitStatus
 from agentrun.store.elsewhere import (
     ELSEWHERE,
     MAY_REPEAT,
@@ -41,7 +41,7 @@ from agentrun.store.elsewhere import (
     locked_run,
     open_run,
 )
-from agentrun.store.mover import BY, RUN_ID, STILL_OPEN, counted, told_resolved
+from agentrun.store.mover import BY, RUN_ID, STILL_OPEN, counted, told, told_resolved
 from agentrun.store.sql import Statement, compiled, compiled_many, later, now, number, param, recordset, word
 from agentrun.store.tables import event_seq, runs, steps, waits
 from agentrun.store.waits import KEY
@@ -96,6 +96,19 @@ def _fail_troubled() -> Statement:
     """Give a step up. Refuses: its taker beat, it was taken, or it ended, all since the decision."""
     guard = and_(STILL_TROUBLED, or_(OFFERED, MAY_REPEAT))
     return _end("fail_troubled_step", open_run(), guard, StepStatus.FAILED)
+
+
+def _resolve_external() -> Statement:
+    """An operator says what an external step came to, in place of its taker; told so that it may be said again.
+
+    Refuses: its run is over, or the step ended or was taken anew since it was looked at.
+    """
+    source = open_run()
+    said = {"result": param("result", JSON), "error": null()}
+    taken = and_(STARTED, steps.c.step_epoch == STEP_EPOCH)
+    done = _ended(source, taken, StepStatus.COMPLETED, KEY, **said).returning(steps.c.run_id, steps.c.key).cte("done")
+    resolved = select(source.c.id, source.c.epoch).join(done, done.c.run_id == source.c.id).cte("resolved")
+    return _resolving("resolve_external", source, done, null(), heard=told(resolved, EventType.RESOLVED))
 
 
 def _end(
@@ -155,8 +168,16 @@ def _interrupt() -> Statement:
 
 
 def _resolving(
-    name: str, source: CTE, done: CTE, resolution: ColumnElement[Any], many: Statement | None = None, **values: Any
+    name: str,
+    source: CTE,
+    done: CTE,
+    resolution: ColumnElement[Any],
+    many: Statement | None = None,
+    *,
+    heard: CTE | None = None,
+    **values: Any,
 ) -> Statement:
+    """`heard` is the event that says more than that the wait was resolved."""
     resolved = (
         update(waits)
         .where(waits.c.run_id == done.c.run_id, waits.c.step_key == done.c.key, STILL_OPEN)
@@ -169,7 +190,7 @@ def _resolving(
     both = select(source.c.id, source.c.status, *woken).select_from(
         done.join(source, source.c.id == done.c.run_id).outerjoin(parent, true())
     )
-    return compiled(name, both.add_cte(told_resolved(parent, BY, REMOTE)), many)
+    return compiled(name, both.add_cte(told_resolved(parent, BY, REMOTE) if heard is None else heard), many)
 
 
 def _ended_by() -> Statement:
@@ -182,5 +203,6 @@ def _ended_by() -> Statement:
 COMPLETE = later(_complete)
 FAIL = later(_fail)
 FAIL_TROUBLED = later(_fail_troubled)
+RESOLVE_EXTERNAL = later(_resolve_external)
 INTERRUPT = later(_interrupt)
 STEP_ENDED_BY = later(_ended_by)

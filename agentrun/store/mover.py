@@ -169,13 +169,19 @@ def redone(moved: CTE) -> CTE:
 
 
 def _answered_parent(row: CTE) -> CTE:
-    """The child's wait is resolved, and its parent counted and, where it is parked, put back to the queue."""
+    """The child's wait is resolved, and its parent counted and, where it is parked, put back to the queue.
+
+    The parent's row is locked before its wait, as by all that moves the parent: or a cancel of it deadlocks with this.
+    """
+    of_child = row.join(waits, waits.c.child_id == row.c.id).join(runs, runs.c.id == waits.c.run_id)
+    heard = select(waits.c.id, row.c.id.label("child")).select_from(of_child)
+    heard = heard.with_for_update(key_share=True, of=runs).cte("heard")
     answered = (
         update(waits)
-        .where(waits.c.child_id == row.c.id, STILL_OPEN)
+        .where(waits.c.id == heard.c.id, STILL_OPEN)
         .values(
             status=word(WaitStatus.RESOLVED),
-            resolution=func.json_build_object(CHILD, row.c.id),
+            resolution=func.json_build_object(CHILD, heard.c.child),
             resolved_by=CHILD,
             resolved_at=now(),
         )

@@ -32,6 +32,7 @@ from agentrun.core.alarms import NoticeEnding, Occasion
 from agentrun.core.words import Reason, Status, WaitKind, WaitStatus
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, text_in, word
+from agentrun.store.steering import unfit_answer
 from agentrun.store.tables import episodes, notices, runs, sweeps, waits
 
 LIMIT = param("limit", Integer)
@@ -177,7 +178,7 @@ def _died() -> Any:
         run_id=runs.c.id, kind=runs.c.kind, run_kind=runs.c.kind, reason=runs.c.reason, failure_class=error["class"],
         error_type=error["type"], step=error["step"], write_in_flight=runs.c.pending_effect.is_not(None),
         owner=runs.c.owner, queue=runs.c.queue, since=runs.c.finished_at, requeues=runs.c.requeue_count,
-        crashes=runs.c.crash_count,
+        crashes=runs.c.crash_count, unfit=unfit_answer(),
     )  # fmt: skip
 
 

@@ -10,13 +10,14 @@ from sqlalchemy.dialects.postgresql import JSON
 
 from agentrun.core import moves as legal
 from agentrun.core.words import EventType, Reason, Status, WaitKind, WaitStatus
+from agentrun.store.episodes import ALIVE
 from agentrun.store.mover import IN_NAMESPACE, NAMESPACE, RUN_ID, STILL_OPEN, final_statement, moved, told
 from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, seconds, word
 from agentrun.store.tables import processes, runs, waits
 from agentrun.store.waits import WAIT_ID
 
 _CHILD = runs.alias("child")
-_ALIVE = and_(processes.c.namespace == NAMESPACE, processes.c.seen_at > now() - literal_column("interval '1 minute'"))
+_ALIVE = and_(processes.c.namespace == NAMESPACE, ALIVE)
 _KNOWN = exists().where(_ALIVE, _CHILD.c.kind == func.any(processes.c.kinds))
 _BEGUN = or_(_CHILD.c.epoch > number(0), _CHILD.c.continued_from.is_not(None))
 _WATCHED = and_(

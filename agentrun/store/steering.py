@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, and_, exists, func, null, or_, select, update
+from sqlalchemy import ColumnElement, Text, and_, case, exists, func, literal_column, null, or_, select, update
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.sql.selectable import CTE
 
 from agentrun.core import moves as legal
+from agentrun.core.errors import InvalidResult
+from agentrun.core.failures import qualified_name
 from agentrun.core.words import EventType, Reason, Status, StepStatus, WaitStatus
 from agentrun.store.inflight import write_left_behind
 from agentrun.store.mover import BY, IN_NAMESPACE, RUN_ID, RUNNING, final_statement, moved, redone, statement, told
 from agentrun.store.sql import Statement, beside_key, later, now, number, param, text_in, word
 from agentrun.store.tables import event_seq, moves, runs, steps, waits
+
+_INVALID_RESULT: ColumnElement[str] = literal_column(f"'{qualified_name(InvalidResult)}'")
 
 
 def _cancel() -> Statement:
@@ -91,7 +95,8 @@ def _resolve(target: StepStatus) -> Statement:
     values: dict[str, ColumnElement[Any]] = {"status": word(target)}
     unsettled = steps.c.status == word(StepStatus.STARTED)
     if target is StepStatus.COMPLETED:
-        unsettled = or_(unsettled, and_(steps.c.status == word(StepStatus.COMPLETED), _said_to_be_applied()))
+        said = _said_to_be_applied(steps.c.run_id, steps.c.key)
+        unsettled = or_(unsettled, and_(steps.c.status == word(StepStatus.COMPLETED), said))
         values |= {"result": param("result", JSON), "finished_at": now(), "seq": event_seq.next_value()}
     resolved = (
         update(steps)
@@ -108,14 +113,21 @@ def _resolve(target: StepStatus) -> Statement:
     return statement(f"resolve_{target}", resolved, told(resolved, EventType.RESOLVED))
 
 
-def _said_to_be_applied() -> ColumnElement[bool]:
+def _said_to_be_applied(run_id: ColumnElement[Any], key: ColumnElement[Any]) -> ColumnElement[bool]:
     """Whether an operator said of the step that it was applied: the event that RESOLVE tells."""
     return exists().where(
-        moves.c.run_id == steps.c.run_id,
+        moves.c.run_id == run_id,
         moves.c.type == word(EventType.RESOLVED),
-        text_in(moves.c.data, "key") == steps.c.key,
+        text_in(moves.c.data, "key") == key,
         text_in(moves.c.data, "applied") == word("true"),
     )
+
+
+def unfit_answer() -> ColumnElement[Any]:
+    """Of a failed run: the key of the step at which what an operator had said does not fit; NULL of another failure."""
+    key = text_in(runs.c.error, "step")
+    unfit = text_in(runs.c.error, "type") == _INVALID_RESULT
+    return case((and_(unfit, _said_to_be_applied(runs.c.id, key)), key))
 
 
 CANCEL = later(_cancel)

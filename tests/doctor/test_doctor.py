@@ -19,6 +19,8 @@ from agentrun.broker import CeleryPublisher, make_app
 from agentrun.broker.about import about
 from agentrun.broker.app import WAKE
 from agentrun.core.alarms import Shape
+from agentrun.core.errors import InvalidResult
+from agentrun.core.failures import qualified_name
 from agentrun.runtime import presence
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.remotesteps import remote_steps
@@ -144,6 +146,20 @@ def test_a_dead_letter(error: str, check: str, healthy: Engine, doctor: Doctor, 
     found = doctor()
     assert found[check]["heal"] == f"agentrun redrive {run_id}"
     assert found["exit"] == 1
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_result_that_does_not_fit_is_said_again_by_who_said_it(
+    applied: bool, healthy: Engine, doctor: Doctor, rows: Rows, run_sql: Sql
+) -> None:
+    """What the function itself returned nobody can say in its place."""
+    run_id = rows.final(Status.FAILED)
+    error = {"type": qualified_name(InvalidResult), "step": "#1"}
+    run_sql("UPDATE agentrun.runs SET error = %s WHERE id = %s", json.dumps(error), run_id)
+    said = json.dumps({"key": "#1", "applied": applied})
+    run_sql("INSERT INTO agentrun.moves (run_id, type, epoch, data) VALUES (%s, 'resolved', 1, %s)", run_id, said)
+    heal = f"agentrun resolve {run_id} --key '#1' --applied --result JSON" if applied else f"agentrun redrive {run_id}"
+    assert doctor()["dead_other"]["heal"] == heal
 
 
 def test_dead_letters_are_named_up_to_three_with_what_lists_them_all(

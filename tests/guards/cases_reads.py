@@ -55,7 +55,8 @@ def only_what_runs_without_a_lease_has_expired(s: Scene) -> None:
     s.make(s.rows.running)
     s.rows.expire_lease(s.run)
     assert [row["id"] for row in s.do()] == [s.run]
-    assert s.do(namespace="another") == []
+    # What other cases left there may have expired meanwhile.
+    assert s.run not in [row["id"] for row in s.do(namespace="another")]
 
 
 @case("expired")

@@ -19,8 +19,9 @@ TAKERS = (*ENDS, "retry_step", "give_back_step", "ask_again_about_step", "interr
 
 TROUBLES = ("retry_troubled_step", "redispatch_step", "fail_troubled_step", "interrupt_step")
 BY_HAND = "redispatch_by_hand"
-RESOLVING = (*ENDS, "fail_troubled_step", "interrupt_step")
-ALL = (*TAKES, *dict.fromkeys((*TAKERS, *TROUBLES)), BY_HAND)
+BY_OPERATOR = "resolve_external"
+RESOLVING = (*ENDS, "fail_troubled_step", "interrupt_step", BY_OPERATOR)
+ALL = (*TAKES, *dict.fromkeys((*TAKERS, *TROUBLES)), BY_HAND, BY_OPERATOR)
 FOUND = tuple(each for each in ALL if each not in (*TAKES, "beat_step"))
 """They ask for the step's kind."""
 
@@ -265,6 +266,14 @@ def a_step_of_which_it_was_said_that_it_did_not_happen_hears_no_more(s: Scene) -
     s.set("steps", s.run, status="not_applied")
     s.refused()
     s.refused(step_epoch=None, token_digest=token(s.run))
+
+
+@case(BY_OPERATOR)
+def an_operator_speaks_of_the_take_that_was_looked_at(s: Scene) -> None:
+    s.make(lambda: by_taker(s))
+    s.refused(step_epoch=2)
+    s.first(offering.GIVE_BACK, s.run)
+    s.refused()
 
 
 @case("ask_again_about_step")

@@ -60,6 +60,7 @@ LONG_AGO = "now() - CAST(:older_than AS DOUBLE PRECISION) * CAST('1 second' AS I
 BORN_BEFORE = "what has ended by then was born by then; it bounds what is looked at"
 OF_ITS_NAMESPACE = "children are of their parent's namespace; its index begins with it"
 ASKED_TWICE = "it is asked when steps are looked for, and again of what is put aside"
+LOCKS_THE_PARENT = "it names whose row is locked before its wait: see tests/races/test_families.py"
 ONE_CHANGE = "of two changes of a row in one statement PostgreSQL makes one, and does not promise which"
 BOUNDS_WHAT_IS_READ = "the next condition is narrower; this one finds the few in an index"
 NO_GUARD = {
@@ -79,8 +80,16 @@ NO_GUARD = {
     "child_not_started: waits.status = 'open' (3)": "it settles only what an open wait is for",
     "claim_many: runs.status IN ('queued')": ONLY_LOCKED,
     "settle_completed_many: runs.status IN ('running')": ONLY_LOCKED,
+    **{
+        str(each): LOCKS_THE_PARENT
+        for name in statements()
+        for each in conditions(statements()[name])
+        if each.text == "runs.id = waits.run_id" and "heard AS" in statements()[name].sql
+    },
     "fail_troubled_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
     "interrupt_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
+    "resolve_external: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
+    "resolve_external: done.run_id = held.id": OF_ONE_RUN,
     "offer_step: offered.run_id = held.id": OF_ONE_RUN,
     "announce_waiting: told.occasion = 'waiting'": SUBJECTS_DIFFER,
     "announce_stalled: told.occasion = 'stalled'": SUBJECTS_DIFFER,

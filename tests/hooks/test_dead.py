@@ -10,10 +10,14 @@ from uuid import UUID
 import pytest
 
 from agentrun import Client, Context, Effect, Reason, Status, durable, on_dead
+from agentrun.core.errors import InvalidResult
+from agentrun.core.failures import qualified_name
 from agentrun.runtime import hooks
 from agentrun.settings import Settings
+from agentrun.store.claims import CLAIM_RUN
 from agentrun.store.database import Database
 from agentrun.store.diagnosis import DEAD_LETTERS
+from agentrun.store.transitions import SETTLE
 from agentrun.testing.rows import Rows
 from tests.hooks.conftest import Data, Past
 from tests.waits.conftest import Go
@@ -99,7 +103,23 @@ def test_what_the_reaper_dead_letters_is_told_with_the_command_that_helps(
     assert (said[str(poison)]["reason"], said[str(poison)]["crashes"]) == ("retries_exhausted", 1)
     assert said[str(poison)]["command"] == f"agentrun redrive {poison}"
     assert said[str(writing)]["write_in_flight"] is True
-    assert said[str(writing)]["command"] == f"agentrun resolve {writing}"
+    assert said[str(writing)]["command"] == f"agentrun resolve {writing} --applied --result JSON, or --not-applied"
+
+
+def test_a_result_that_an_operator_said_and_that_does_not_fit_is_to_be_said_again(
+    rows: Rows, client: Client, heard: list[Data], sweep: Sweep
+) -> None:
+    """A redrive would read the same result once more."""
+    run_id = rows.fenced("#1", Effect.NON_IDEMPOTENT_WRITE)
+    rows.do(SETTLE[Status.FAILED], run_id)
+    client.resolve(run_id, applied=True, result=5)
+    rows.do(CLAIM_RUN, run_id)
+    error = {"class": "unknown", "type": qualified_name(InvalidResult), "message": "no text", "step": "#1"}
+    rows.do(SETTLE[Status.FAILED], run_id, epoch=2, error=json.dumps(error))
+    assert sweep().told == 1
+    (said,) = heard
+    assert said["command"] == f"agentrun resolve {run_id} --key '#1' --applied --result JSON"
+    assert "unfit" not in said
 
 
 @pytest.mark.settings(namespace="team")

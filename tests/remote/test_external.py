@@ -11,6 +11,7 @@ import pytest
 from agentrun import (
     Actor,
     AlreadyDecided,
+    Context,
     Forbidden,
     InvalidRequest,
     NotAllowed,
@@ -18,7 +19,9 @@ from agentrun import (
     Scope,
     StaleToken,
     TooLarge,
+    durable,
 )
+from agentrun.runtime.kinds import Registry
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from tests.remote.conftest import Here
@@ -255,6 +258,25 @@ def test_an_operator_says_how_a_step_ended_whose_taker_is_gone(here: Here) -> No
     here.client.take_step(not_applied, by="gone")
     here.client.resolve(not_applied, applied=False, by="ops")
     assert here.client.take_step(not_applied, by="bank").attempt == 2
+
+
+def test_what_an_operator_said_of_a_step_while_its_run_waited_may_be_said_again(here: Here, kinds: Registry) -> None:
+    """Otherwise a first answer of another type would be the run's end."""
+
+    @durable("counted")
+    async def counted(ctx: Context) -> list[Any]:
+        return await ctx.gather(ctx.external("count", returns=int), ctx.external("other"))
+
+    run_id = here.parked("counted")
+    steps = {step.name: step.key for step in here.client.steps(run_id)}
+    here.client.take_step(run_id, key=steps["count"], by="gone")
+    here.client.resolve(run_id, applied=True, result="many", by="ops")
+    assert here.engine.run(run_id).outcome == "failed"
+    assert here.client.resolve(run_id, applied=True, result=5, by="ops").status == "queued"
+    assert here.engine.run(run_id).outcome == "waiting"
+    here.client.complete_step(here.client.take_step(run_id, by="bank").token, "paid")
+    assert here.engine.run(run_id).outcome == "completed"
+    assert here.client.status(run_id).result == [5, "paid"]
 
 
 # ---- who may
