@@ -128,10 +128,12 @@ class Waits:
         return row
 
     async def _brought_back(self, child: UUID) -> Status:
-        """How a child stands, once it is redriven where it had failed and may go on."""
+        """How a child stands, once it is redriven where it had failed and may go on. One that was asked to end is as
+        good as cancelled: it ends at its next step."""
         status = await self._child_status(child)
         if status["status"] != Status.FAILED:
-            return Status(status["status"])
+            living = not Status(status["status"]).final
+            return Status.CANCELLED if living and status["cancel_requested"] else Status(status["status"])
         said = {"namespace": self.steps.namespace, "by": self.steps.lease.owner, "data": "{}"}
         redo = failed_steps_in(decode(status["error"]))
         rows = await self.steps.writer.write(Write(REDRIVE, {"run_id": child, "redo": redo, **said}))

@@ -83,8 +83,16 @@ def plain(url: str) -> str:
     return f"postgresql://{rest}"
 
 
+_REFUSED = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.QueryCanceled,
+    psycopg.errors.ProgramLimitExceeded,
+    psycopg.errors.StatementTooComplex,
+)
+"""Operational errors too, in psycopg's words, and of what was asked: the connection lives."""
+
+
 def broke(error: BaseException) -> bool:
     """Whether the connection is gone, so that nobody knows what had committed."""
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not isinstance(
-        error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure | psycopg.errors.QueryCanceled
-    )
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not isinstance(error, _REFUSED)

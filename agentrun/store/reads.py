@@ -156,7 +156,8 @@ def _failed() -> Statement:
 
 def _child_result() -> Statement:
     ended = (runs.c.status, runs.c.reason, runs.c.result, runs.c.error)
-    return compiled("child_result", select(*ended).where(runs.c.id == RUN_ID))
+    to_end = runs.c.cancel_requested_at.is_not(None).label("cancel_requested")
+    return compiled("child_result", select(*ended, to_end).where(runs.c.id == RUN_ID))
 
 
 def _open_children() -> Statement:

@@ -71,10 +71,11 @@ def _reopened_waits(moved: CTE) -> CTE:
     ended = exists().where(
         steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, steps.c.finished_at.is_not(None)
     )
-    # A child that came to nothing is brought back, or another one started, by the segment that asks for it.
+    # A child that came to nothing is brought back, or another one started, by the segment that asks for it. So it is
+    # with one that was asked to end, and will.
     child = runs.alias("child")
     failed = beside_key(child.c.status).in_([word(Status.CANCELLED), word(Status.FAILED)])
-    lost = exists().where(child.c.id == waits.c.child_id, failed)
+    lost = exists().where(child.c.id == waits.c.child_id, or_(failed, child.c.cancel_requested_at.is_not(None)))
     return (
         update(waits)
         .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED), ~ended, ~lost)

@@ -10,6 +10,8 @@ import pytest
 
 from agentrun import Client, Context, Effect, Fatal, Reason, Status, durable
 from agentrun.runtime.engine import Engine
+from agentrun.store.claims import CLAIM_RUN
+from agentrun.store.transitions import SETTLE
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked, Travel, go, parked, travel
 
@@ -151,10 +153,9 @@ def test_a_child_that_was_repaired_by_itself_and_went_on_as_a_fresh_run_answers_
     assert (go(run_id).result, tries) == ("the result", [1, 1, 0])
 
 
-def test_a_child_that_was_cancelled_with_its_siblings_failure_has_a_successor(
-    client: Client, parked: Parked, go: Go, tried: list[int], sweep: Callable[[], Any]
-) -> None:
-    """Nobody would have read what it finds; whoever redrives the parent wants to."""
+@pytest.fixture
+def hasty(client: Client, tried: list[int]) -> None:
+    """`hasty-parent` fails as soon as one of its two children has."""
     tried.append(0)
 
     @durable("patient")
@@ -165,6 +166,31 @@ def test_a_child_that_was_cancelled_with_its_siblings_failure_has_a_successor(
     async def hasty(ctx: Context) -> Any:
         return await ctx.gather(ctx.child("child"), ctx.child("patient"), on_failure="fail_fast")
 
+
+@pytest.mark.usefixtures("hasty")
+def test_a_child_that_is_asked_to_end_when_its_parent_is_redriven_has_a_successor(
+    client: Client, parked: Parked, go: Go, sweep: Callable[[], Any], rows: Rows
+) -> None:
+    """It was in the middle of a step, and ends after it: what it comes to is no answer to the parent."""
+    run_id = parked("hasty-parent")
+    children = {run.kind: run.id for run in client.list(parent=run_id)}
+    assert rows.do(CLAIM_RUN, children["patient"], kinds=["patient"])
+    go(children["child"])
+    assert go(run_id).status is Status.FAILED
+    sweep()
+    assert client.status(children["patient"]).cancel_requested_at is not None
+    client.redrive(run_id)
+    assert go(run_id).status is Status.WAITING
+    assert rows.do(SETTLE[Status.CANCELLED], children["patient"], reason="cancelled")
+    assert go(run_id).status is Status.WAITING, client.status(run_id).error
+    assert [run.status for run in client.list(parent=run_id, kind="patient")] == [Status.QUEUED, Status.CANCELLED]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_child_that_was_cancelled_with_its_siblings_failure_has_a_successor(
+    client: Client, parked: Parked, go: Go, tried: list[int], sweep: Callable[[], Any]
+) -> None:
+    """Nobody would have read what it finds; whoever redrives the parent wants to."""
     run_id = parked("hasty-parent")
     children = {run.kind: run.id for run in client.list(parent=run_id)}
     go(children["patient"])

@@ -163,6 +163,8 @@ def a_child_that_came_to_nothing_is_not_waited_for_as_it_is(s: Scene) -> None:
     s.make(lambda: s.rows.final(Status.FAILED))
     ends = (Status.CANCELLED, Status.FAILED, Status.COMPLETED)
     children = {str(status): s.rows.final(status) for status in ends} | {"queued": s.rows.queued()}
+    children |= {"asked to end": s.rows.running()}
+    s.set("runs", children["asked to end"], cancel_requested_at="=now()")
     for name, child in children.items():
         s.rows.wait(s.run, name, kind="child", child_id=child, status="closed", resolved_at="now")
     s.lands()

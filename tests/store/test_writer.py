@@ -99,6 +99,16 @@ async def test_an_error_of_one_write_fails_only_that_one(
     assert await asyncio.wait_for(writer.write(record(rows, runs[4], "s")), 5), "the writer goes on"
 
 
+async def test_what_is_more_than_an_index_takes_fails_only_that_one(rows: Rows, writer: Writer) -> None:
+    """psycopg calls it operational, as a connection that is gone: the write would be tried for ever, and no other."""
+    too_long = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(3_000))
+    writes = [record(rows, rows.running(), key) for key in (too_long, "s")]
+    answers = asyncio.gather(*(writer.write(write) for write in writes), return_exceptions=True)
+    refused, written = await asyncio.wait_for(answers, 10)
+    assert isinstance(refused, psycopg.errors.ProgramLimitExceeded)
+    assert written
+
+
 @contextlib.contextmanager
 def locked(rows: Rows, run_id: UUID) -> Any:
     with rows.database.transaction() as connection:
