@@ -40,6 +40,12 @@ def stored(value: Any) -> str:
     return to_json(_plain(value.payload) if isinstance(value, Answer) else value, inf_nan_mode="strings").decode()
 
 
+def says_it_returned(text: str) -> bool:
+    """Whether stored text is what a tool returned, rather than what it raised to say that nothing happened."""
+    said: Any = json.loads(text)
+    return not _is_reserved(said) or Answer(said[RESERVED]).returned
+
+
 def loader(load: Callable[[object], Any]) -> Callable[[str], Any]:
     """Reads stored text back; `load` is pydantic-ai's codec."""
 

@@ -15,6 +15,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, RunCont
 from pydantic_core import to_jsonable_python
 
 from agentrun.agents.approvals import ALWAYS, Approval, as_approval, asked, seconds_of
+from agentrun.agents.earlier import recorded, unasked
 from agentrun.agents.effects import declared_by, function_of
 from agentrun.agents.forms import Form
 from agentrun.agents.scope import Scope
@@ -89,7 +90,12 @@ class Question:
         self.approval, self.why = known or (self._declared() or ALWAYS, "always")
 
     async def ask(self) -> Mapping[str, Any]:
-        """The decision. Raises Parked until there is one."""
+        """The decision. Raises Parked until there is one.
+
+        What happened before anybody had to approve it (the code has changed since) goes on with what it came to.
+        """
+        if self.key not in recorded(self.scope) and unasked(self.scope, self.call.tool_call_id, self.call.tool_name):
+            return {"approved": True}
         policy = self.approval
         preview = await self._preview()
         seconds = seconds_of(policy.expires)

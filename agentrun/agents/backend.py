@@ -20,6 +20,7 @@ from pydantic_ai.durable_exec import (
     record_durable_unit,
 )
 
+from agentrun.agents.earlier import nothing_left_out
 from agentrun.agents.errors import as_raised
 from agentrun.agents.models import model_step
 from agentrun.agents.reading import reading_step, start_step
@@ -85,7 +86,9 @@ class BoundStep(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT,
     def _spec(self, scope: Scope, params: Any) -> StepSpec:
         match self._operation.operation_id:
             case ModelRequestId():
-                return model_step(scope, self._operation, params, key=scope.next_key("model"), name=self._agent_name)
+                key = scope.next_key("model")
+                nothing_left_out(scope, key, self._agent_name)
+                return model_step(scope, self._operation, params, key=key, name=self._agent_name)
             case ModelCompactMessagesId():
                 return model_step(scope, self._operation, params, key=scope.next_key("compact"), name=self._agent_name)
             case _:

@@ -28,8 +28,9 @@ from agentrun.agents.asking import decided, refuse_unasked
 from agentrun.agents.backend import StepBackend, started_at
 from agentrun.agents.scope import CALLED, SCOPE, scoped
 from agentrun.agents.toolsets import Journaling
-from agentrun.core.errors import InvalidResult
+from agentrun.core.errors import BodyError, InvalidResult
 from agentrun.runtime.current import CURRENT
+from agentrun.runtime.keys import BRANCH
 
 DepsT = TypeVar("DepsT")
 
@@ -87,6 +88,15 @@ class AgentrunDurability(BaseDurabilityCapability[DepsT]):
         """Recorded once: a run's `timeout=` counts from its first start, whatever crashed since."""
         scope = SCOPE.get()
         return await started_at(scope.of_run(run_id)) if scope is not None else None
+
+    async def before_run(self, ctx: RunContext[DepsT]) -> None:
+        """Raises BodyError in a body: `agent.run` there would journal nothing, and do all of it again at a replay."""
+        if SCOPE.get() is None and CURRENT.get() is None and BRANCH.get() is not None:
+            raise BodyError(
+                f"agent `{self.name}` was run by `agent.run` in a body, where nothing of it would be journaled; "
+                "run it with `run_agent(ctx, agent, …)`"
+            )
+        await super().before_run(ctx)
 
     async def wrap_run(self, ctx: RunContext[DepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """Every agent run keeps its steps apart from those of other agents in the same scope."""

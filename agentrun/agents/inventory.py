@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic_ai.agent.abstract import AbstractAgent
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+from pydantic_ai.capabilities.abstract import AbstractCapability, leaf_capabilities
+from pydantic_ai.output import NativeOutput, PromptedOutput, TextOutput, ToolOutput
+from pydantic_ai.toolsets import (
+    AbstractToolset,
+    CombinedToolset,
+    ExternalToolset,
+    FunctionToolset,
+    PrefixedToolset,
+    RenamedToolset,
+    WrapperToolset,
+)
 
 from agentrun.agents.effects import declared_by
 from agentrun.core.words import Effect
@@ -34,6 +44,66 @@ def tools_of(agent: AbstractAgent[Any, Any], said: Mapping[str, Declared]) -> li
 def contradicted(agent: AbstractAgent[Any, Any], said: Mapping[str, Declared]) -> dict[str, Declared]:
     """The own declarations of tools of which the operator says something else."""
     return {name: own for name, own in _functions(agent) if own and name in said and said[name].effect != own.effect}
+
+
+def unknown_tools(agent: AbstractAgent[Any, Any], names: Iterable[str]) -> list[str]:
+    """Of these names, those that no tool of the agent has; none where its tools are known only when it runs."""
+    holders, wrappers = list[AbstractToolset[Any]](), list[AbstractToolset[Any]]()
+    for toolset in agent.toolsets:
+        toolset.apply(holders.append)
+        _wrappers(toolset, wrappers)
+    made_per_run = any(not isinstance(each, FunctionToolset | ExternalToolset) for each in holders)
+    renamed = any(isinstance(each, RenamedToolset) for each in wrappers)
+    if made_per_run or renamed or any(map(_brings_tools, leaf_capabilities(agent.root_capability))):
+        return []
+    prefixed = any(isinstance(each, PrefixedToolset) for each in wrappers)
+    known = [name for holder in holders for name in _names(holder)]
+    return [
+        name for name in names if name not in known and not (prefixed and any(map(name.endswith, known)))
+    ]  # fmt: skip
+
+
+def output_writes(agent: AbstractAgent[Any, Any]) -> Iterator[str]:
+    """The output functions that declare themselves writes, by name."""
+    for function in _output_functions(cast("object", agent.output_type)):
+        own = declared_by(function)
+        if own is not None and own.effect.is_write:
+            yield getattr(function, "__name__", repr(function))
+
+
+def _output_functions(output: object) -> Iterator[Callable[..., Any]]:
+    if isinstance(output, ToolOutput):
+        yield from _output_functions(cast("object", output.output))
+    elif isinstance(output, TextOutput):
+        yield from _output_functions(cast("object", output.output_function))
+    elif isinstance(output, NativeOutput | PromptedOutput):
+        yield from _output_functions(cast("object", output.outputs))
+    elif isinstance(output, list | tuple):
+        for each in cast("Iterable[object]", output):
+            yield from _output_functions(each)
+    elif callable(output) and not isinstance(output, type):
+        yield output
+
+
+def _wrappers(toolset: AbstractToolset[Any], found: list[AbstractToolset[Any]]) -> None:
+    found.append(toolset)
+    if isinstance(toolset, WrapperToolset):
+        _wrappers(cast("WrapperToolset[Any]", toolset).wrapped, found)
+    if isinstance(toolset, CombinedToolset):
+        for each in cast("CombinedToolset[Any]", toolset).toolsets:
+            _wrappers(each, found)
+
+
+def _names(holder: AbstractToolset[Any]) -> Iterable[str]:
+    if isinstance(holder, ExternalToolset):
+        return [tool.name for tool in holder.tool_defs]
+    return cast("FunctionToolset[Any]", holder).tools
+
+
+def _brings_tools(capability: AbstractCapability[Any]) -> bool:
+    """Whether it may bring tools of its own, which are known when a run begins."""
+    kind, nothing = type(capability), AbstractCapability
+    return kind.get_toolset is not nothing.get_toolset or kind.for_run is not nothing.for_run
 
 
 def _functions(agent: AbstractAgent[Any, Any]) -> Iterator[tuple[str, Declared | None]]:

@@ -17,7 +17,7 @@ from agentrun.agents.approvals import Wish, as_approvals
 from agentrun.agents.durability import AgentrunDurability
 from agentrun.agents.effects import as_declared
 from agentrun.agents.inputs import Asked, as_inputs
-from agentrun.agents.inventory import contradicted, tools_of
+from agentrun.agents.inventory import contradicted, output_writes, tools_of, unknown_tools
 from agentrun.agents.requests import REQUEST
 from agentrun.agents.running import AgentBody, Deps, named
 from agentrun.core.codec import adapter_of
@@ -65,12 +65,14 @@ def register_agent(
     least once.
 
     Registering the same agent again replaces its options. Raises ConfigurationError for an agent without a name or
-    model, without `deps` where it needs some, with another durability engine, where an effect contradicts a tool's
-    own declaration, or where the name is taken.
+    model, without `deps` where it needs some, with another durability engine, with an output function that declares
+    itself a write, where an effect contradicts a tool's own declaration, where `approvals` or `inputs` name a tool that
+    it does not have, or where the name is taken.
     """
     kind_name = named(agent, name)
     durability = AgentrunDurability[Any](name=kind_name, event_stream_handler=event_stream_handler)
     _check(agent, kind_name, durability, deps)
+    _refuse_unknown(agent, kind_name, approvals=approvals, inputs=inputs)
     body = AgentBody(
         agent,
         durability,
@@ -137,10 +139,26 @@ def _check(agent: AbstractAgent[Any, Any], name: str, durability: AgentrunDurabi
             f"agent `{name}` declares deps_type={getattr(agent.deps_type, '__name__', agent.deps_type)}, and a worker "
             "has to make one for every segment: register_agent(agent, deps=lambda ctx: …)"
         )
+    for function in output_writes(agent):
+        raise ConfigurationError(
+            f"`{function}` is an output function of agent `{name}` and declares itself a write; output functions are "
+            "no steps, and run again at a replay: make it a tool, or do it in a body after `run_agent`"
+        )
     try:
         durability.for_agent(agent)
     except UserError as error:
         raise ConfigurationError(f"agent `{name}` cannot be registered: {error}") from None
+
+
+def _refuse_unknown(agent: AbstractAgent[Any, Any], name: str, **said: Mapping[str, Any] | None) -> None:
+    """An approval that guards nothing would be missed when the money is gone."""
+    for what, of_tools in said.items():
+        unknown = unknown_tools(agent, of_tools or ())
+        if unknown:
+            raise ConfigurationError(
+                f"{what} of agent `{name}` name {', '.join(f'`{tool}`' for tool in unknown)}, and it has no such tool; "
+                "give the name by which the model calls it, and register the agent once it has its tools"
+            )
 
 
 def _checked(name: str, read: Callable[[SaidT], ReadT], said: SaidT) -> ReadT:

@@ -43,6 +43,7 @@ class Scope:
     _counts: Counter[str] = field(default_factory=Counter[str])
     _calls: dict[str, str] = field(default_factory=dict[str, str])
     _failures: Counter[str] = field(default_factory=Counter[str])
+    _taken: set[str] = field(default_factory=set[str])
     _runs: dict[str, Scope] = field(default_factory=dict[str, "Scope"])
 
     def next_key(self, what: str) -> str:
@@ -64,7 +65,18 @@ class Scope:
         if approved:
             key += ":approved"
         earlier = self._failures[key]
-        return f"{key}.{earlier + 1}" if earlier else key
+        key = f"{key}.{earlier + 1}" if earlier else key
+        self._taken.add(key)
+        return key
+
+    def unclaimed_key(self, call_id: str) -> str | None:
+        """The key of the first call under this id; None where this segment has seen one."""
+        known = call_id if len(call_id) <= LONGEST_CALL_ID else _digest(call_id)
+        return None if known in self._calls else f"{self.prefix}tool:{known}"
+
+    def asked_for(self, key: str) -> bool:
+        """Whether a call took this key in this segment, or the key of a call that this one is a part of."""
+        return key in self._taken or any(key.startswith(f"{taken}/") for taken in self._taken)
 
     def approval_key(self, call_id: str, tool: str, turn: int) -> str:
         """`approval:<call id>`. A call of a later turn, or of another tool, is another question."""

@@ -21,7 +21,8 @@ from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import to_json
 
 from agentrun.agents.answers import Answer, loader, stored
-from agentrun.agents.approvals import Approval, applies, as_approval
+from agentrun.agents.approvals import ALWAYS, Approval, applies, as_approval
+from agentrun.agents.earlier import happened, recorded
 from agentrun.agents.effects import effect_of
 from agentrun.agents.scope import CALLED, Scope
 from agentrun.agents.units import Operation, in_unit
@@ -67,15 +68,23 @@ class ToolCall:
         return CALLED.get() or self.params.name
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """By which the operator may mean it: as the model called it, and within its toolset where no other tool of the
+        agent is called so."""
+        manager, inner = self.params.ctx.tool_manager, self.params.name
+        others = (manager.tools if manager is not None else None) or {}
+        return (self.name,) if inner == self.name or inner in others else (self.name, inner)
+
+    @cached_property
     def declared(self) -> Declared:
         """What the tool does outside."""
-        return effect_of(self.params.tool, (self.name, self.params.name), self.scope.effects)
+        return effect_of(self.params.tool, self.names, self.scope.effects)
 
     @cached_property
     def approval(self) -> Approval | None:
         """Who has to approve such calls: the operator's word, else the tool's own."""
         said = self.scope.approvals
-        for name in (self.name, self.params.name):
+        for name in self.names:
             if name in said:
                 return said[name]
         return as_approval(self.declared.approval)
@@ -96,7 +105,11 @@ class ToolCall:
         ctx = self.params.ctx
         turn = ctx.run_step if self.declared.effect is Effect.READ_ONLY else None
         identity = json.dumps([self.name, digest(self.arguments), turn])
-        return self.scope.call_key(ctx.tool_call_id, identity, approved=ctx.tool_call_approved)
+        key = self.scope.call_key(ctx.tool_call_id, identity)
+        if not ctx.tool_call_approved or happened(recorded(self.scope).get(key)):
+            # What happened before anybody had to approve it is not done again because somebody has to now.
+            return key
+        return self.scope.call_key(ctx.tool_call_id, identity, approved=True)
 
     async def allowed(self) -> None:
         """Raises ApprovalRequired where somebody has to approve this call first: pydantic-ai asks then, and comes back.
@@ -105,16 +118,29 @@ class ToolCall:
         question is not held up by one.
         """
         ctx, approval = self.params.ctx, self.approval
-        if approval is None or ctx.tool_call_approved:
+        if ctx.tool_call_approved:
+            return
+        key = self.scope.approval_key(ctx.tool_call_id or self.name, self.name, ctx.run_step)
+        if approval is None:
+            self._not_decided(key)
             return
         waits = self.scope.context.waits
-        key = self.scope.approval_key(ctx.tool_call_id or self.name, self.name, ctx.run_step)
         if self.key in waits.steps.recorded:
             return
         why = "asked before" if await waits.asked(key) else None
         why = why or await applies(approval, self.params.tool_args, self.scope.context.threads)
         if why is not None:
             self.scope.demanded[key] = approval, why
+            raise ApprovalRequired
+
+    def _not_decided(self, question: str) -> None:
+        """Raises ApprovalRequired where somebody decided on this call before it needed no approval any more: a denial
+        stands, and what was done once it was approved is not done again."""
+        known = recorded(self.scope)
+        if not known or self.key in known:
+            return
+        if question in known or question in (self.scope.context.waits.rows or ()):
+            self.scope.demanded[question] = ALWAYS, "asked before"
             raise ApprovalRequired
 
     async def run(self) -> Answer:

@@ -137,6 +137,23 @@ def test_agents_side_by_side_in_a_body_stand_apart(client: Client, ward: Ward) -
     assert keys(client, run_id) == ["#1/model:1", "#2/model:1", "#3/model:1"]
 
 
+def test_an_agent_that_carries_the_capability_is_not_run_past_the_journal(client: Client, ward: Ward) -> None:
+    script = Script(["one", "two"])
+    agent = Agent(script.model, name="small", capabilities=[AgentrunDurability()])
+
+    async def plain() -> str:
+        return (await agent.run("go")).output
+
+    @durable("digest")
+    async def digest(ctx: Context) -> str:
+        with pytest.raises(BodyError, match=r"agent `small` was run by `agent\.run` in a body.*run_agent\(ctx, agent"):
+            await agent.run("go")
+        return await ctx.step(plain) + (await run_agent(ctx, agent, "go")).output
+
+    run = ward.run(client.enqueue("digest"))
+    assert (run.status, script.calls) == (Status.COMPLETED, 2), run.error
+
+
 def test_an_agent_in_a_body_needs_a_name() -> None:
     with pytest.raises(ConfigurationError, match="needs a name"):
         run_agent(None, Agent(Script(["x"]).model), "go")  # pyright: ignore[reportArgumentType]

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, RunContext, ToolOutput
+from pydantic_ai import Agent, NativeOutput, RunContext, TextOutput, ToolOutput
 from pydantic_ai.durable_exec import BaseDurabilityCapability, DurabilityEngineSpec
 from pydantic_ai.messages import ModelRequest, UserPromptPart
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.toolsets import FunctionToolset
 
 from agentrun import Client, ConfigurationError, Context, Effect, InvalidRequest, Status, durable, effect
 from agentrun.agents import AgentRequest, AgentrunDurability, ToolFacts, register_agent
@@ -248,3 +250,37 @@ def test_dependencies_are_made_anew_in_every_segment(client: Client, ward: Ward,
 def test_dependencies_may_need_the_context_alone(client: Client, ward: Ward) -> None:
     register_agent(named(deps_type=str), deps=lambda ctx: ctx.owner)
     assert ward.run(client.enqueue("desk", "go")).status is Status.COMPLETED
+
+
+# ---- what would be lost without a word
+
+
+def _pay() -> str:
+    return "paid"
+
+
+@pytest.mark.parametrize("what", ["approvals", "inputs"])
+def test_what_is_said_of_a_tool_that_the_agent_does_not_have_is_refused(what: str, kinds: Registry) -> None:
+    agent = Agent(TestModel(), name="desk", tools=[_pay])
+    with pytest.raises(ConfigurationError, match=rf"{what} of agent `desk` name `pay_out`, and it has no such tool"):
+        register_agent(agent, **{what: {"pay_out": True}})
+    assert kinds.get("desk") is None
+
+
+def test_tools_that_are_known_only_when_the_agent_runs_may_be_named(kinds: Registry) -> None:
+    tools = FunctionToolset[Any]([_pay])
+    for toolset in (tools.prefixed("x"), tools.renamed({"x_pay": "_pay"}), lambda ctx: tools):
+        agent = Agent(TestModel(), name="desk", toolsets=[toolset])
+        kinds._kinds.pop("desk", None)
+        register_agent(agent, approvals={"x_pay": True})
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, ToolOutput, TextOutput, lambda f: [str, f], lambda f: NativeOutput([f])])
+def test_an_output_function_that_declares_itself_a_write_is_refused(wrap: Any, kinds: Registry) -> None:
+    @effect(Effect.NON_IDEMPOTENT_WRITE)
+    def send(text: str) -> str:
+        return "sent"
+
+    agent = Agent(TestModel(), name="desk", output_type=wrap(send))
+    with pytest.raises(ConfigurationError, match=r"`send` is an output function of agent `desk`.* make it a tool"):
+        register_agent(agent)
