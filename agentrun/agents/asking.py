@@ -18,7 +18,7 @@ from agentrun.agents.approvals import ALWAYS, Approval, as_approval, asked, seco
 from agentrun.agents.earlier import recorded, unasked
 from agentrun.agents.effects import declared_by, function_of
 from agentrun.agents.forms import Form
-from agentrun.agents.scope import Scope
+from agentrun.agents.scope import AROUND, Scope
 from agentrun.core.codec import decode, encode
 from agentrun.core.errors import BodyError
 from agentrun.core.outcome import Parked, StopSegment
@@ -189,8 +189,10 @@ def declared_approval(ctx: RunContext[Any], name: str) -> Approval | None:
 
 
 def refuse_unasked(ctx: RunContext[Any], name: str) -> None:
-    """Raises BodyError for a tool that declares an approval, where no run can park."""
-    if declared_approval(ctx, name) is not None:
+    """Raises BodyError for a tool that needs an approval, by its own word or the operator's, where no run can park."""
+    around = AROUND.get()
+    said = around is not None and name in around.approvals
+    if (around.approvals[name] if around and said else declared_approval(ctx, name)) is not None:
         raise BodyError(
             f"tool `{name}` waits for an approval, and nobody can be asked inside a non-idempotent write, which is one "
             "step with all that happens in it; it was not called. Run its agent in a tool that may be repeated"

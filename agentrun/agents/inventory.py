@@ -72,12 +72,9 @@ def output_writes(agent: AbstractAgent[Any, Any]) -> Iterator[str]:
 
 
 def _output_functions(output: object) -> Iterator[Callable[..., Any]]:
-    if isinstance(output, ToolOutput):
-        yield from _output_functions(cast("object", output.output))
-    elif isinstance(output, TextOutput):
-        yield from _output_functions(cast("object", output.output_function))
-    elif isinstance(output, NativeOutput | PromptedOutput):
-        yield from _output_functions(cast("object", output.outputs))
+    if isinstance(output, ToolOutput | TextOutput | NativeOutput | PromptedOutput):
+        for name in ("output", "output_function", "outputs"):
+            yield from _output_functions(getattr(cast("object", output), name, None))
     elif isinstance(output, list | tuple):
         for each in cast("Iterable[object]", output):
             yield from _output_functions(each)
@@ -88,9 +85,9 @@ def _output_functions(output: object) -> Iterator[Callable[..., Any]]:
 def _wrappers(toolset: AbstractToolset[Any], found: list[AbstractToolset[Any]]) -> None:
     found.append(toolset)
     if isinstance(toolset, WrapperToolset):
-        _wrappers(cast("WrapperToolset[Any]", toolset).wrapped, found)
+        _wrappers(toolset.wrapped, found)
     if isinstance(toolset, CombinedToolset):
-        for each in cast("CombinedToolset[Any]", toolset).toolsets:
+        for each in toolset.toolsets:
             _wrappers(each, found)
 
 

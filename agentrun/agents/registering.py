@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -25,6 +26,8 @@ from agentrun.core.errors import ConfigurationError
 from agentrun.core.words import Effect
 from agentrun.runtime.effects import Declared
 from agentrun.runtime.kinds import Kind, Options, Registry, Retries, options_of, registry
+
+log = logging.getLogger("agentrun.agents")
 
 AgentT = TypeVar("AgentT", bound=AbstractAgent[Any, Any])
 SaidT = TypeVar("SaidT")
@@ -66,13 +69,13 @@ def register_agent(
 
     Registering the same agent again replaces its options. Raises ConfigurationError for an agent without a name or
     model, without `deps` where it needs some, with another durability engine, with an output function that declares
-    itself a write, where an effect contradicts a tool's own declaration, where `approvals` or `inputs` name a tool that
-    it does not have, or where the name is taken.
+    itself a write, where an effect contradicts a tool's own declaration, or where the name is taken. Logs a warning
+    where `approvals` or `inputs` name a tool that it does not have.
     """
     kind_name = named(agent, name)
     durability = AgentrunDurability[Any](name=kind_name, event_stream_handler=event_stream_handler)
     _check(agent, kind_name, durability, deps)
-    _refuse_unknown(agent, kind_name, approvals=approvals, inputs=inputs)
+    _warn_of_unknown(agent, kind_name, approvals=approvals, inputs=inputs)
     body = AgentBody(
         agent,
         durability,
@@ -150,15 +153,16 @@ def _check(agent: AbstractAgent[Any, Any], name: str, durability: AgentrunDurabi
         raise ConfigurationError(f"agent `{name}` cannot be registered: {error}") from None
 
 
-def _refuse_unknown(agent: AbstractAgent[Any, Any], name: str, **said: Mapping[str, Any] | None) -> None:
-    """An approval that guards nothing would be missed when the money is gone."""
+def _warn_of_unknown(agent: AbstractAgent[Any, Any], name: str, **said: Mapping[str, Any] | None) -> None:
+    """An approval that guards nothing would be missed when the money is gone. Agents inside its tools may have them."""
     for what, of_tools in said.items():
         unknown = unknown_tools(agent, of_tools or ())
         if unknown:
-            raise ConfigurationError(
-                f"{what} of agent `{name}` name {', '.join(f'`{tool}`' for tool in unknown)}, and it has no such tool; "
-                "give the name by which the model calls it, and register the agent once it has its tools"
-            )
+            log.warning(
+                "%s of agent `%s` name %s, and it has no such tool: they count only for agents that its tools run; "
+                "give the name by which the model calls it, and register the agent once it has its tools",
+                what, name, ", ".join(f"`{tool}`" for tool in unknown),
+            )  # fmt: skip
 
 
 def _checked(name: str, read: Callable[[SaidT], ReadT], said: SaidT) -> ReadT:

@@ -33,6 +33,11 @@ _NO_NAME = "its steps are shown as its model requests (by the agent's name) and 
 _NO_TIMEOUT = "`timeout=…` of run_agent itself bounds all that the agent does, `tool_timeout=…` of the agent each tool"
 _NOT_SYNC = "run_agent needs a context whose verbs are coroutines: `ctx.wait(run_agent(ctx.asynchronous, agent, …))`"
 
+_SAID_OUTSIDE = (
+    "inside a tool, run_agent takes no effects, approvals or inputs: those of the agent around it count for the agents "
+    "that its tools run, too; say them in its register_agent or run_agent"
+)
+
 Deps = Callable[..., Any]
 """Makes an agent's dependencies, anew in every segment: `deps(ctx)` or `deps(ctx, request)`; a value, an awaitable, or
 an `async def` that yields the value once and cleans up after it."""
@@ -85,8 +90,9 @@ def run_agent(
     under the tool's step, where that may be repeated; inside a non-idempotent write, and outside of durable runs, the
     agent runs as `agent.run` would. Nothing of it is asked twice at a replay.
 
-    Raises ConfigurationError for an agent without a name, BodyError for a name or timeout of `ctx.options` and for a
-    SyncContext, and what `agent.run` raises.
+    Raises ConfigurationError for an agent without a name, BodyError for a name or timeout of `ctx.options`, for a
+    SyncContext, and for `effects`, `approvals` or `inputs` in a tool (those of the agent around it count there), and
+    what `agent.run` raises.
     """
     durability = AgentrunDurability[Any](name=named(agent, None))
     if isinstance(cast("object", ctx), SyncContext):
@@ -102,6 +108,8 @@ def run_agent(
             inputs=as_inputs(inputs),
         )
     else:
+        if effects or approvals or inputs:
+            raise BodyError(_SAID_OUTSIDE)
         scope = SCOPE.get()
     return _journaled(scope, agent, durability, prompt, **options)
 

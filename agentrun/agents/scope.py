@@ -129,13 +129,19 @@ CALLED: contextvars.ContextVar[str | None] = contextvars.ContextVar("agentrun_ca
 """The tool as the model called it: toolsets on the way to its function may know it by another name."""
 
 
+AROUND: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("agentrun_scope_around", default=None)
+"""The innermost scope, also inside steps that are one with all that happens in them: what the operator says counts."""
+
+
 @contextmanager
 def scoped(scope: Scope | None) -> Generator[None]:
     """Agents that run inside this journal into `scope`."""
+    around = AROUND.set(scope or SCOPE.get() or AROUND.get())
     token, called = SCOPE.set(scope), CALLED.set(None)
     try:
         yield
     finally:
+        AROUND.reset(around)
         CALLED.reset(called)
         SCOPE.reset(token)
 

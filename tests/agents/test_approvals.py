@@ -413,3 +413,39 @@ def test_an_agent_inside_a_non_idempotent_write_does_not_skip_the_question(
 ) -> None:
     run, _ = started(client, ward, OUTER, [delegating(shop, Effect.NON_IDEMPOTENT_WRITE)])
     assert (run.status, shop.paid) == (Status.FAILED, [])
+
+
+def test_the_operators_question_is_not_skipped_inside_a_non_idempotent_write(
+    client: Client, ward: Ward, kinds: Registry
+) -> None:
+    paid: list[int] = []
+
+    def pay(cents: int) -> None:
+        paid.append(cents)
+
+    inner = Agent(Script([[("pay", {"cents": 5})], "paid"]).model, name="inner", tools=[pay])
+
+    async def ask_colleague(ctx: RunContext[Any]) -> str:
+        return (await run_agent(ctx, inner, "go")).output
+
+    agent = Agent(Script(OUTER).model, name="desk", tools=[ask_colleague])
+    register_agent(agent, approvals={"pay": True})
+    run = ward.run(client.enqueue("desk", "go"))
+    assert (run.status, paid) == (Status.FAILED, [])
+
+
+@pytest.mark.parametrize("what", ["effects", "approvals", "inputs"])
+def test_what_is_said_of_tools_inside_a_tool_is_refused_and_not_lost(
+    client: Client, ward: Ward, kinds: Registry, what: str
+) -> None:
+    script = Script(["never"])
+
+    @effect(Effect.READ_ONLY)
+    async def ask_colleague(ctx: RunContext[Any]) -> str:
+        said: Any = {what: {"pay": Effect.READ_ONLY if what == "effects" else True}}
+        return (await run_agent(ctx, Agent(script.model, name="inner"), "go", **said)).output
+
+    register_agent(Agent(Script(OUTER).model, name="desk", tools=[ask_colleague]))
+    run = ward.run(client.enqueue("desk", "go"))
+    assert run.error is not None
+    assert (script.calls, "inside a tool, run_agent takes no effects" in run.error["message"]) == (0, True)
