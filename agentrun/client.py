@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from agentrun.broker import CeleryPublisher
@@ -12,7 +13,7 @@ from agentrun.clients.operating import Operating
 from agentrun.clients.producing import Producing
 from agentrun.clients.reading import Reading
 from agentrun.core.actors import Actor
-from agentrun.core.errors import ConfigurationError
+from agentrun.core.errors import ConfigurationError, InvalidRequest
 from agentrun.runtime.checks import shown
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.settings import Settings
@@ -43,8 +44,7 @@ class Client(Producing, Reading, Answering, Operating):
         kinds: Registry = registry,
     ) -> None:
         given = {"database_url": database_url, "broker_url": broker_url, "namespace": namespace}
-        overrides = {name: value for name, value in given.items() if value is not None}
-        self.settings = settings.model_copy(update=overrides) if settings is not None else Settings(**overrides)
+        self.settings = _settings(settings, {name: value for name, value in given.items() if value is not None})
         require_servers(self.settings)
         self._strict = _is_strict(dispatch_failure)
         self.held = Held(self.settings, CeleryPublisher(self.settings), kinds)
@@ -55,9 +55,14 @@ class Client(Producing, Reading, Answering, Operating):
 
         Without READ an actor sees the runs it owns and no others: they are not there (NotFound), for every verb.
         Without ENQUEUE it starts none (Forbidden). What it enqueues is its own unless `owner` says otherwise.
-        Raises NotAllowed where the client is closed.
+        Raises NotAllowed where the client is closed, and InvalidRequest for what is no Actor: a plain name is for the
+        record only (`by="ada"`), and restricts nobody.
         """
         self._open()
+        if not isinstance(actor, Actor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest(
+                f"acting takes an Actor with scopes, as `Actor('ada', frozenset({{Scope.READ}}))`, not {shown(actor)}"
+            )
         view = copy.copy(self)
         view.asking = Asking(self.held, actor)
         return view
@@ -89,6 +94,15 @@ class Client(Producing, Reading, Answering, Operating):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _settings(given: object, overrides: Mapping[str, str]) -> Settings:
+    """The given ones, else the environment's, with what overrides them: checked as all settings are."""
+    if given is not None and not isinstance(given, Settings):
+        raise ConfigurationError(f"settings must be a Settings, as `Settings(lease_seconds=60)`, not {shown(given)}")
+    if given is not None and not overrides:
+        return given
+    return Settings(**{**(given.model_dump() if given is not None else {}), **overrides})
 
 
 def _is_strict(dispatch_failure: object) -> bool:

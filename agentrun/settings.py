@@ -6,6 +6,7 @@ A bad value is answered with the name of its variable; an unknown `AGENTRUN_` va
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -30,11 +31,12 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_file=".env", env_file_encoding="utf-8", frozen=True, extra="ignore"
     )
 
-    database_url: str | None = None
-    direct_database_url: str | None = None
+    # The URLs may hold passwords, and whoever prints settings wants none of them in a log.
+    database_url: str | None = Field(default=None, repr=False)
+    direct_database_url: str | None = Field(default=None, repr=False)
     """The server itself, where `database_url` leads to a pooler: for what needs a session of its own."""
 
-    broker_url: str | None = None
+    broker_url: str | None = Field(default=None, repr=False)
     namespace: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
     imports: Annotated[tuple[str, ...], NoDecode] = ()
     """Modules that register kinds and hooks."""
@@ -84,6 +86,7 @@ class Settings(BaseSettings):
     """Keep the arguments of writes in full, not only their digest."""
 
     def __init__(self, **values: Any) -> None:
+        _refuse_misspelt(values, type(self).model_fields)
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -156,6 +159,14 @@ def _explained(error: ValidationError) -> str:
         name = f"{PREFIX}{str(problem['loc'][0]).upper()}" if problem["loc"] else "settings"
         lines.append(f"{name}: {problem['msg'].removeprefix('Value error, ')}")
     return "; ".join(lines)
+
+
+def _refuse_misspelt(given: Iterable[str], fields: Collection[str]) -> None:
+    # Names that begin with `_` are pydantic-settings' own (`_env_file`).
+    for name in sorted(name for name in given if not name.startswith("_") and name not in fields):
+        near = get_close_matches(name.lower().removeprefix(PREFIX.lower()), fields, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else "see docs/reference/settings.md"
+        raise ConfigurationError(f"Settings has no `{name}`; {hint}")
 
 
 def _refuse_unknown() -> None:

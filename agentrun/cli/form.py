@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from agentrun.runtime.schemas import fits
 def filled(asks: Mapping[str, Any]) -> Any:
     """Ask on the terminal for data that fits the schema. Raises InvalidRequest where there is no terminal."""
     schema: Mapping[str, Any] = asks["schema"]
-    if not typer.get_text_stream("stdin").isatty():
+    if sys.stdin is None or not typer.get_text_stream("stdin").isatty():
         raise InvalidRequest("there is no terminal to ask on; give the data as JSON, or - and send it on stdin")
     typer.echo(asks.get("question", ""), err=True)
     if schema.get("type") != "object":

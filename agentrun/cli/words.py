@@ -31,6 +31,9 @@ def duration(text: str) -> timedelta:
 def json_value(text: str) -> Any:
     """A JSON value, or the one on stdin for `-`."""
     if text == "-":
+        # A service without one, or `<&-`.
+        if sys.stdin is None:
+            raise typer.BadParameter("stdin is closed, and - reads it; give the JSON itself, or send it on stdin")
         text = sys.stdin.read()
     try:
         return json.loads(text, parse_constant=_no_constant)

@@ -119,10 +119,12 @@ class Answering(Face):
         """Go on with a queued run in this process, in a `resume` segment with lease, fence, heartbeat and retry.
 
         Returns the run as it is afterwards: final, or waiting again. Raises NotAllowed where it is not queued (it still
-        waits, is executed elsewhere, or has ended).
+        waits, is executed elsewhere, or has ended), NotFound, and ConfigurationError where the database is away.
         """
         refuse_draining(self._engine())
         self.operators.may_resume(as_uuid(run_id))
+        # A segment waits for a database that is away, as a worker's does; whoever asks here hears of it at once.
+        self.asking.commands.shown(as_uuid(run_id))
         report = self._segment_here(as_uuid(run_id))
         run = self.asking.commands.shown(as_uuid(run_id))
         if not isinstance(report.outcome, Outcome):

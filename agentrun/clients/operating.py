@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, Literal
 from uuid import UUID
 
-from agentrun.clients.base import Face, RunId, as_uuid
+from agentrun.clients.base import Face, RunId, as_uuid, checked_flag
 from agentrun.core.actors import Actor
 from agentrun.core.records import Purged, Redispatched, Run, TakenStep
 from agentrun.core.words import Status
@@ -39,8 +39,9 @@ class Operating(Face):
         step where several writes are in flight. What was resolved as applied may be resolved so again, with another
         result, while the run is failed or cancelled; never what recorded its own end. Of a run that waits for an
         external step, it says so in place of whoever took that. Raises NotAllowed where none is in flight, or somebody
-        was first.
+        was first, and InvalidRequest for an `applied` that is neither true nor false: a text would count as true.
         """
+        applied = checked_flag("applied", applied)
         return self.operators.resolve(as_uuid(run_id), applied=applied, result=result, key=key, by=by)
 
     def redispatch(self, run_id: RunId, *, by: Actor | str = "client") -> Redispatched:
@@ -132,7 +133,12 @@ class Operating(Face):
         `complete_step`.
         """
         return self.external.fail(
-            token, message, error_type=error_type, retryable=retryable, retry_after=retry_after, not_applied=not_applied
+            token,
+            message,
+            error_type=error_type,
+            retryable=checked_flag("retryable", retryable),
+            retry_after=retry_after,
+            not_applied=checked_flag("not_applied", not_applied),
         )
 
     def heartbeat_step(self, token: str, progress: Any = None) -> bool:

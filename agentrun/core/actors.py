@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agentrun.core.errors import Forbidden, NotFound
+from agentrun.core.errors import Forbidden, InvalidRequest, NotFound
 from agentrun.core.records import Run
 
 
@@ -51,10 +51,12 @@ def may_operate(actor: Actor) -> None:
 def require(actor: Actor | str, scope: Scope, run: Run) -> str:
     """The actor's id. Raises NotFound where the actor may not even see the run, Forbidden where it may only see it.
 
-    A plain string is a name for the record, not checked.
+    A plain string is a name for the record, not checked. Raises InvalidRequest for what is neither.
     """
     if isinstance(actor, str):
         return actor
+    if not isinstance(actor, Actor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidRequest(f"by is a name for the record or an Actor, not a value of type {type(actor).__name__}")
     owns = run.owner is not None and run.owner == actor.id
     if scope in actor.scopes or (owns and scope in OWNER_MAY):
         return actor.id

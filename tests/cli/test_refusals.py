@@ -8,8 +8,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+import typer
 
 from agentrun import Client, Status
+from agentrun.cli.form import filled
+from agentrun.cli.words import json_value
+from agentrun.core.errors import InvalidRequest
 from agentrun.embedded.home import Home
 from agentrun.embedded.server import free_port
 from agentrun.runtime.engine import Engine
@@ -216,3 +220,11 @@ def test_a_wait_that_takes_too_long_is_1_and_leaves_the_run_alone(cli: Cli, clie
     run_id = client.enqueue("greet", "x")
     refused(cli, 1, "wait", str(run_id), "--timeout", "0.2", says="is still queued; it goes on")
     assert client.status(run_id).status == "queued"
+
+
+def test_a_closed_stdin_is_wrong_usage_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(typer.BadParameter, match="stdin is closed"):
+        json_value("-")
+    with pytest.raises(InvalidRequest, match="no terminal to ask on"):
+        filled({"schema": {"type": "object"}})

@@ -55,6 +55,10 @@ REFUSED: dict[str, tuple[Ask, str]] = {
     "no token of a webhook": (lambda c, r: c.webhook(None, 1), "a token is the text"),
     "a text to try again after": (lambda c, r: c.fail_step("x", "m", retry_after="x"), "retry_after must be"),
     "no number to try again after": (lambda c, r: c.fail_step("x", "m", retry_after=NAN), "retry_after must be"),
+    "a text as word of a write": (lambda c, r: c.resolve(r, applied="no"), "applied must be True or False, not 'no'"),
+    "no word of a write": (lambda c, r: c.resolve(r, applied=None), "applied must be True or False"),
+    "a text for what did not happen": (lambda c, r: c.fail_step("x", "m", not_applied="false"), "not_applied must be"),
+    "a number for trying again": (lambda c, r: c.fail_step("x", "m", retryable=0), "retryable must be True or False"),
     "a key that cannot be stored": (lambda c, r: c.resolve(r, applied=True, key="\x00"), "PostgreSQL has no place"),
 }
 
@@ -99,6 +103,19 @@ def test_who_acts_has_a_name_that_can_be_stored(client: Client, rows: Rows) -> N
     for name in ("\ud800", "\x00"):
         with pytest.raises(InvalidRequest, match="PostgreSQL has no place"):
             client.cancel(run_id, by=name)
+    assert client.status(run_id).status == "queued"
+
+
+def test_who_acts_is_a_name_or_an_actor_and_a_name_restricts_nobody(client: Client, rows: Rows) -> None:
+    run_id = rows.queued()
+    nobody: Any
+    for nobody in (None, 3, ["ada"]):
+        for act in (client.cancel, client.redrive, client.approve, client.take_step):
+            with pytest.raises(InvalidRequest, match="a name for the record or an Actor"):
+                act(run_id, by=nobody)
+    for nobody in ("ada", None):
+        with pytest.raises(InvalidRequest, match="takes an Actor with scopes"):
+            client.acting(nobody)
     assert client.status(run_id).status == "queued"
 
 

@@ -28,6 +28,7 @@ VERBS: dict[str, Callable[[Client, UUID], Any]] = {
     "signal_many": lambda client, run_id: client.signal_many([run_id], "go"),
     "approve": lambda client, run_id: client.approve(run_id, by="ada"),
     "resolve": lambda client, run_id: client.resolve(run_id, applied=True),
+    "resume": lambda client, run_id: client.resume(run_id),
     "cancel": lambda client, run_id: client.cancel(run_id),
     "list": lambda client, run_id: client.list(),
     "wait": lambda client, run_id: client.wait(run_id),
