@@ -1,4 +1,7 @@
-"""Ways to ask a provider: plain HTTP clients and the providers' own, alone and through pydantic-ai. None retries."""
+"""Ways to ask a provider: plain HTTP clients and the providers' own, alone and through pydantic-ai. None retries.
+
+The providers' libraries are imported on first use: every process of the tests collects this file, and one asks.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,19 @@ import ssl
 import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx2
-import openai
 import requests
 from pydantic_ai import Agent
 from pydantic_ai.models import Model
-from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.fallback import FallbackModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from agentrun.core.failures import Failure, describe
 from tests.failures.misbehaving import SECRET, Provider
+
+if TYPE_CHECKING:
+    import openai
 
 PATIENCE = 0.15
 """Seconds until a client takes silence for an answer. Scenarios that answer do so at once."""
@@ -61,6 +61,8 @@ async def urllib_sync(base: str, timeout: float) -> Any:
 
 
 async def openai_sync(base: str, timeout: float) -> Any:
+    import openai
+
     http = openai.DefaultHttpxClient(verify=TLS)
     with openai.OpenAI(
         base_url=f"{base}/v1", api_key=SECRET, max_retries=0, timeout=timeout, http_client=http
@@ -69,6 +71,8 @@ async def openai_sync(base: str, timeout: float) -> Any:
 
 
 async def anthropic_sync(base: str, timeout: float) -> Any:
+    import anthropic
+
     http = anthropic.DefaultHttpxClient(verify=TLS)
     with anthropic.Anthropic(base_url=base, api_key=SECRET, max_retries=0, timeout=timeout, http_client=http) as client:
         return client.messages.create(model="m", max_tokens=9, messages=SAYS)
@@ -97,14 +101,24 @@ async def anthropic_agent(base: str, timeout: float) -> Any:
 
 
 async def chat_model(closing: AsyncExitStack, base: str, timeout: float = LONG, name: str = "m") -> Model:
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
     return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=await _openai(closing, base, timeout)))
 
 
 async def responses_model(closing: AsyncExitStack, base: str, timeout: float = LONG, name: str = "m") -> Model:
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
     return OpenAIResponsesModel(name, provider=OpenAIProvider(openai_client=await _openai(closing, base, timeout)))
 
 
 async def anthropic_model(closing: AsyncExitStack, base: str, timeout: float = LONG, name: str = "m") -> Model:
+    import anthropic
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
     http = anthropic.DefaultAsyncHttpxClient(verify=TLS)
     client = anthropic.AsyncAnthropic(base_url=base, api_key=SECRET, max_retries=0, timeout=timeout, http_client=http)
     provider = AnthropicProvider(anthropic_client=await closing.enter_async_context(client))
@@ -112,6 +126,8 @@ async def anthropic_model(closing: AsyncExitStack, base: str, timeout: float = L
 
 
 async def _openai(closing: AsyncExitStack, base: str, timeout: float) -> openai.AsyncOpenAI:
+    import openai
+
     http, url = openai.DefaultAsyncHttpxClient(verify=TLS), f"{base}/v1"
     client = openai.AsyncOpenAI(base_url=url, api_key=SECRET, max_retries=0, timeout=timeout, http_client=http)
     return await closing.enter_async_context(client)
