@@ -36,6 +36,7 @@ def look(settings: Settings, queues: Collection[str]) -> Broker:
             probed.about,
             policy=_policy(client),
             evicted=int(client.info("stats").get("evicted_keys", 0)),  # pyright: ignore[reportUnknownMemberType]
+            full=_full(client.info("memory")),  # pyright: ignore[reportUnknownMemberType]
             depths=_depths(client, queues),
             late=tuple(_late(_messages(client, queues), settings.longest_countdown_seconds)),
         )
@@ -51,6 +52,13 @@ def _policy(client: Redis) -> str | None:
     except RedisError:  # hosted ones do not tell
         return None
     return str(found["maxmemory-policy"]) if found.get("maxmemory-policy") else None
+
+
+def _full(memory: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Bytes used and allowed, where it refuses what would take more of them."""
+    used, most = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0))
+    evicts = str(memory.get("maxmemory_policy", "noeviction")).startswith("allkeys")
+    return (used, most) if 0 < most <= used and not evicts else None
 
 
 def _depths(client: Any, queues: Iterable[str]) -> Mapping[str, int]:

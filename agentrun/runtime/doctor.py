@@ -61,6 +61,9 @@ class Broker:
     problem: str | None = None
     policy: str | None = None
     evicted: int | None = None
+    full: tuple[int, int] | None = None
+    """Where it takes nothing more: the bytes that it uses, and those that it may use (`maxmemory`)."""
+
     late: tuple[tuple[str, float], ...] = ()
     """Messages whose countdown is longer than the cap: the task, and seconds from now."""
 

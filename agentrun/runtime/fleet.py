@@ -187,6 +187,8 @@ def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
             "redis-cli -u $AGENTRUN_BROKER_URL ping",
         )
         return
+    if broker.full is not None:
+        yield _broker_full(*broker.full)
     if broker.policy not in (None, "noeviction"):
         yield Finding(
             "evicting",
@@ -215,3 +217,15 @@ def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
             f"task {task}; the cap is {span(settings.longest_countdown_seconds)} (AGENTRUN_LONGEST_COUNTDOWN_SECONDS)",
             "client.enqueue(..., delay=...) instead: the time is in the row, and survives the worker",
         )
+
+
+def _broker_full(used: int, most: int) -> Finding:
+    return Finding(
+        "broker_full",
+        Severity.ERROR,
+        "no wake can be sent: runs start when a sweep finds them, and beat's sweeps are not sent either",
+        "Redis is full, and refuses whatever would take more memory",
+        f"{used:,} bytes used of the {most:,} of its maxmemory",
+        f"redis-cli -u $AGENTRUN_BROKER_URL config set maxmemory {2 * max(used, most)}",
+        "that much memory on its host; what fills it is found with `redis-cli -u $AGENTRUN_BROKER_URL --bigkeys`",
+    )

@@ -474,6 +474,23 @@ def test_a_redis_that_evicts(healthy: Engine, eviction: None, doctor: Doctor) ->
     assert found["exit"] == 1
 
 
+@pytest.fixture
+def full(redis: Redis) -> Iterator[None]:
+    redis.config_set("maxmemory", 1)
+    yield
+    redis.config_set("maxmemory", 0)
+
+
+def test_a_redis_that_is_full_is_named_until_it_has_room_again(
+    healthy: Engine, full: None, doctor: Doctor, redis: Redis
+) -> None:
+    found = doctor()
+    assert (found["broker_full"]["severity"], set(found), found["exit"]) == ("error", {"broker_full", "exit"}, 2)
+    *_, setting, value = found["broker_full"]["heal"].split()
+    redis.config_set(setting, int(value))
+    assert doctor() == {"exit": 0}
+
+
 def test_a_message_with_a_countdown_over_the_cap(
     healthy: Engine, doctor: Doctor, settings: Settings, client: Client, redis: Redis
 ) -> None:
