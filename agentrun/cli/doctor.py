@@ -13,6 +13,7 @@ from rich.text import Text
 from agentrun.cli import screen
 from agentrun.cli.base import AllNamespaces, AsJson
 from agentrun.cli.desk import database_of, found_settings
+from agentrun.cli.unusable import read_only, unusable
 from agentrun.core.errors import ConfigurationError, SchemaMismatch
 from agentrun.core.records import Run, Step
 from agentrun.core.words import Status, StepStatus
@@ -21,6 +22,7 @@ from agentrun.runtime.deaf import deaf_workers, long_enough
 from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, examined, exit_code, gather, namespaces
 from agentrun.settings import PREFIX, Settings
 from agentrun.store.database import Database
+from agentrun.store.diagnosis import READ_ONLY
 from agentrun.store.schema import require_head
 from agentrun.store.troubles import explained
 from agentrun.store.watching import moment
@@ -63,6 +65,11 @@ def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Ite
     try:
         with database_of(settings) as database:
             require_head(database.url)
+            (writing,) = database.rows(READ_ONLY)
+            if writing["read_only"]:
+                # What else is found then follows from it: nobody can say that he is alive.
+                yield read_only(writing)
+                return
             every += _facts(database, settings, all_namespaces=all_namespaces)
             yield from _own_clock(database, settings)
     except SchemaMismatch as error:
@@ -72,7 +79,7 @@ def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Ite
         known = error if isinstance(error, ConfigurationError) else explained(error)
         if known is None:
             raise
-        yield _broken("database", str(known), "it is down, or AGENTRUN_DATABASE_URL is wrong", "agentrun check")
+        yield unusable(known)
     said = _broker(settings, every) if broker else None
     for facts in every:
         yield from examined(replace(facts, broker=said), CHECKS)

@@ -19,13 +19,16 @@ def no_sweep(facts: Facts) -> Iterator[Finding]:
     age = facts.sweep["age"]
     if age is not None and age <= max(SWEPT_WITHIN, 3 * facts.settings.sweep_seconds):
         return
+    unheard = facts.settings.system_queue not in facts.queues and bool(facts.workers)
     yield Finding(
         "no_sweep",
         Severity.ERROR if facts.sweep["living"] else Severity.WARNING,
         "no sweep for more than a minute: crashed runs, due timers and lost wakes stay where they are",
-        "beat does not run, or nobody consumes the queue of sweeps",
+        f"no live worker consumes `{facts.settings.system_queue}`, where beat sends the sweeps"
+        if unheard
+        else "beat does not run, or the workers of its queue have no free slot",
         "there was never one" if age is None else f"the last was {span(age)} ago, by `{facts.sweep['by']}`",
-        f"celery -A {facts.app} beat",
+        facts.worker(facts.settings.system_queue) if unheard else f"celery -A {facts.app} beat",
     )
 
 
@@ -49,8 +52,14 @@ def _unconsumed(facts: Facts, waiting: Sequence[Row], symptom: str, noun: str, s
             f"{counted_is(count, noun, most=MOST)} {said} on queue `{queue}`, the oldest for {span(oldest)}",
             f"no live worker consumes `{queue}`",
             _consumed(facts),
-            facts.worker(queue),
+            facts.worker(_with_sweeps(facts, queue)),
         )
+
+
+def _with_sweeps(facts: Facts, queue: str) -> str:
+    """The usual queue's worker takes the sweeps too, where nobody else does."""
+    system = facts.settings.system_queue
+    return f"{queue},{system}" if queue == facts.settings.queue and system not in facts.queues else queue
 
 
 def unknown_step(facts: Facts) -> Iterator[Finding]:

@@ -228,6 +228,12 @@ def _first(column: Any, order: Any) -> Any:
     return func.array_agg(aggregate_order_by(column, order), type_=ARRAY(column.type))[number(1)]
 
 
+def _read_only() -> Statement:
+    """Whether the server takes no write in a session of this user, and whether it is a standby."""
+    said = func.current_setting(literal_column("'transaction_read_only'")) == literal_column("'on'")
+    return compiled("read_only", select(said.label("read_only"), func.pg_is_in_recovery().label("standby")))
+
+
 def _forget_gone() -> Statement:
     """Processes that were not seen for an hour have told everything that they will."""
     long_ago = processes.c.seen_at < now() - literal_column("interval '1 hour'")
@@ -246,4 +252,5 @@ DEAD_LETTERS = later(_dead)
 OPEN_EPISODES = later(_episodes)
 GIVEN_UP = later(_given_up)
 NAMESPACES = later(_namespaces)
+READ_ONLY = later(_read_only)
 FORGET_GONE = later(_forget_gone)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from redis import Redis
 
@@ -18,8 +22,9 @@ from agentrun import Client, Context, Effect, Reason, Status, durable, on_dead, 
 from agentrun.broker import CeleryPublisher, make_app
 from agentrun.broker.about import about
 from agentrun.broker.app import WAKE
+from agentrun.cli.unusable import unusable
 from agentrun.core.alarms import Shape
-from agentrun.core.errors import InvalidResult
+from agentrun.core.errors import ConfigurationError, InvalidResult
 from agentrun.core.failures import qualified_name
 from agentrun.runtime import presence
 from agentrun.runtime.engine import Engine
@@ -61,6 +66,13 @@ def test_no_sweep(healthy: Engine, doctor: Doctor, run_sql: Sql, rows: Rows) -> 
     assert (found["no_sweep"]["severity"], found["exit"]) == ("error", 2)
     run_sql("TRUNCATE agentrun.sweeps")
     assert "never" in doctor()["no_sweep"]["evidence"]
+
+
+def test_no_sweep_where_no_worker_consumes_its_queue(seen_worker: Worker, doctor: Doctor) -> None:
+    seen_worker(queues=("agentrun",))
+    found = doctor()["no_sweep"]
+    assert "no live worker consumes `agentrun.system`" in found["cause"]
+    assert found["heal"] == "celery -A agentrun.broker.default worker -P threads -c 100 -Q agentrun.system"
 
 
 def test_nobody_consumes_the_queue_of_a_due_run(
@@ -438,6 +450,71 @@ def test_a_database_that_is_away(doctor: Doctor) -> None:
     assert (found["database"]["severity"], found["exit"]) == ("error", 2)
 
 
+@pytest.fixture
+def psql(settings: Settings) -> Iterator[Callable[[str], None]]:
+    """Does what `psql … -c STATEMENT …` would, in a session of its own."""
+
+    def run(command: str) -> None:
+        words = shlex.split(command)
+        with psycopg.connect(settings.require_database(), autocommit=True) as connection:
+            for before, statement in pairwise(words):
+                if before == "-c":
+                    connection.execute(statement)  # pyright: ignore[reportArgumentType]
+
+    yield run
+    run("psql -c 'set default_transaction_read_only = off' -c 'alter role current_user reset all'")
+
+
+@pytest.fixture
+def of_database(settings: Settings, run_sql: Sql) -> Callable[[str], None]:
+    """Sets something for all sessions of the test's database."""
+    name = urlsplit(settings.require_database()).path[1:]
+    return lambda setting: run_sql(f'ALTER DATABASE "{name}" SET {setting}')
+
+
+def test_a_database_that_takes_no_write_is_one_finding_until_the_command_is_run(
+    healthy: Engine, doctor: Doctor, of_database: Callable[[str], None], psql: Callable[[str], None], rows: Rows
+) -> None:
+    rows.queued(queue="gpu")
+    of_database("default_transaction_read_only = on")
+    found = doctor()
+    assert (set(found), found["exit"]) == ({"read_only", "exit"}, 2)
+    psql(found["read_only"]["heal"])
+    assert set(doctor()) == {"no_worker", "exit"}
+
+
+def test_a_database_that_cuts_statements_off_is_named_so(
+    healthy: Engine,
+    doctor: Doctor,
+    of_database: Callable[[str], None],
+    psql: Callable[[str], None],
+    settings: Settings,
+) -> None:
+    of_database("statement_timeout = '50ms'")
+    with psycopg.connect(settings.require_database()) as locking:
+        locking.execute("SET statement_timeout = 0")
+        locking.execute("LOCK TABLE agentrun.processes")
+        found = doctor()["database"]
+    assert "statement_timeout" in found["cause"]
+    psql(found["heal"])
+    assert doctor() == {"exit": 0}
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "heal"),
+    [
+        ('database "agentrnu" does not exist', "does not have", "export AGENTRUN_DATABASE_URL="),
+        ('password authentication failed for user "agentrun"', "wrong user or password", "export "),
+        ("sorry, too many clients already", "connections are taken", "psql "),
+        ("Connection refused", "it is down", "pg_isready "),
+    ],
+)
+def test_a_database_that_refuses_is_named_by_its_answer(answer: str, cause: str, heal: str) -> None:
+    found = unusable(ConfigurationError(f"the database of AGENTRUN_DATABASE_URL cannot be reached: FATAL: {answer}"))
+    assert cause in found.cause
+    assert found.heal.startswith(heal)
+
+
 def test_settings_that_cannot_be_used(doctor: Doctor) -> None:
     found = doctor(AGENTRUN_LEASE_SECONDS="soon")
     assert "AGENTRUN_LEASE_SECONDS" in found["settings"]["evidence"]
@@ -539,14 +616,14 @@ def test_the_screen_has_symptom_cause_evidence_and_the_command_worst_first(
     assert said.code == 2
 
 
-SOURCES = ("runtime/symptoms.py", "runtime/fleet.py", "runtime/deaf.py", "cli/doctor.py")
+SOURCES = ("runtime/symptoms.py", "runtime/fleet.py", "runtime/deaf.py", "cli/doctor.py", "cli/unusable.py")
 
 
 def test_the_guide_has_every_finding() -> None:
     root = Path(__file__).parents[2]
     sources = [root / "agentrun" / name for name in SOURCES]
     names = {name for source in sources for name in re.findall(r'"(\w+)",\s+Severity\.', source.read_text())}
-    names |= set(re.findall(r'_broken\("(\w+)"', sources[-1].read_text()))
+    names |= set(re.findall(r'_broken\("(\w+)"', sources[3].read_text()))
     names |= {*map(str, set(Shape) - {Shape.UNCLAIMED})} | {
         "no_sweep",
         "lost_lease",
