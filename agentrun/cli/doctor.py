@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from itertools import chain
 
 import typer
 from rich.text import Text
@@ -18,7 +17,7 @@ from agentrun.core.errors import ConfigurationError, SchemaMismatch
 from agentrun.core.records import Run, Step
 from agentrun.core.words import Status, StepStatus
 from agentrun.runtime import fleet, symptoms
-from agentrun.runtime.deaf import deaf_workers, long_enough
+from agentrun.runtime.deaf import deaf_workers
 from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, examined, exit_code, gather, namespaces
 from agentrun.settings import PREFIX, Settings
 from agentrun.store.database import Database
@@ -110,23 +109,25 @@ def _broker(settings: Settings, every: Sequence[Facts]) -> Broker:
 
 
 def nobody_took(settings: Settings, run: Run, steps: Sequence[Step], now: datetime) -> Finding | None:
-    """What keeps a run from being taken where its worker lives and takes nothing, the same of its remote steps.
+    """What keeps a run from being taken that is due, or its remote steps: nobody listens, nobody knows it, or its
+    worker lives and takes nothing.
 
-    The database is asked only where something has stood for long, and the broker only where somebody is suspected.
+    The database is asked only where something is due, and the broker only where somebody is suspected.
     """
-    waiting = _waiting(run, steps, now)
-    if not any(each["oldest"] > long_enough(settings) for each in chain(*waiting)):
+    due, offered = _waiting(run, steps, now)
+    if not due and not offered:
         return None
     with database_of(settings) as database:
-        due, offered = waiting
         facts = replace(gather(database, settings, run.namespace), due=due, offered=offered)
+    if found := examined(facts, symptoms.NOT_TAKEN):
+        return found[0]
     if not any(True for _ in deaf_workers(facts)) or settings.broker_url is None:
         return None
     return next(iter(examined(replace(facts, broker=_broker(settings, [facts])), [deaf_workers])), None)
 
 
 def _waiting(run: Run, steps: Sequence[Step], now: datetime) -> tuple[list[Row], list[Row]]:
-    """As the facts have it: of this run only."""
+    """What is due of this run and its steps, as the facts have it."""
 
     def row(name: str, called: str | None, queue: str | None, since: datetime) -> Row:
         return {name: called, "queue": queue, "count": 1, "oldest": (now - since).total_seconds()}
@@ -137,7 +138,7 @@ def _waiting(run: Run, steps: Sequence[Step], now: datetime) -> tuple[list[Row],
         for each in steps
         if run.status is Status.WAITING and each.status == StepStatus.OFFERED and each.queue and each.offered_at
     ]
-    return due, offered
+    return [each for each in due if each["oldest"] >= 0], [each for each in offered if each["oldest"] >= 0]
 
 
 def _broken(check: str, says: str, cause: str, heal: str) -> Finding:

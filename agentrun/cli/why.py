@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import assert_never
 
 from agentrun.cli.screen import instant, span
@@ -12,7 +13,7 @@ from agentrun.core.failures import unfit_step_in
 from agentrun.core.records import Run, Step
 from agentrun.core.words import Reason, Status
 from agentrun.runtime.doctor import Finding
-from agentrun.runtime.healing import of_failed
+from agentrun.runtime.healing import code_changed, of_failed
 from agentrun.store.watching import Moment
 
 
@@ -25,17 +26,25 @@ class Standing:
 
 
 def not_taken(run: Run, found: Finding, moment: Moment) -> Standing:
-    """It waits for a worker that lives and takes nothing, as doctor has found."""
+    """It waits for a worker, as doctor has found: there is none, or it knows or takes nothing."""
     due = run.status is Status.QUEUED and run.due_at is not None
     since = f"it has been due for {span(moment.now - run.due_at)}" if due and run.due_at else "its step is on offer"
     return Standing(f"{since}, and {found.cause}; {found.evidence}", found.heal)
 
 
-_ANSWERS = {
-    "approval": "agentrun approve|reject {run.id}",
-    "input": "agentrun input {run.id}",
-    "signal": "agentrun signal {run.id} NAME",
-}
+def _asked(run: Run, until: str) -> Standing:
+    """It waits for somebody: who may answer it, with the first of what it waits for."""
+    sort, _, name = (run.waiting_on or "").split(" + ")[0].partition(":")
+    why = f"it waits for {run.waiting_on}{until}"
+    match sort:
+        case "approval":
+            return Standing(f"{why}; `agentrun reject {run.id}` denies it", f"agentrun approve {run.id}")
+        case "input":
+            return Standing(why, f"agentrun input {run.id}")
+        case "signal":
+            return Standing(why, f"agentrun signal {run.id} {quote(name) if name else 'NAME'}")
+        case _:
+            return Standing(why)
 
 
 def standing(
@@ -60,8 +69,7 @@ def standing(
             return _elsewhere(run, pending, moment, overdue=overdue)
         case Status.WAITING:
             until = f", until {instant(run.due_at)} at the latest" if run.due_at else ""
-            heal = _ANSWERS.get((run.waiting_on or "").split(" ")[0].split(":")[0])
-            return Standing(f"it waits for {run.waiting_on}{until}", heal.format(run=run) if heal else None)
+            return _asked(run, until)
         case Status.FAILED:
             return _failed(run, said_applied)
         case Status.COMPLETED | Status.CANCELLED:
@@ -74,13 +82,6 @@ def _queued(run: Run, moment: Moment, *, overdue: bool) -> Standing:
     if run.due_at is not None and run.due_at > moment.now:
         cause = f", after {counted(run.requeue_count, 'requeue')}" if run.requeue_count else ""
         return Standing(f"it is due in {span(run.due_at - moment.now)}{cause}")
-    if moment.processes == 0:
-        return Standing(
-            "no worker has been seen within the last minute", f"celery -A {moment.app} worker -P threads -c 100"
-        )
-    if run.kind not in moment.kinds:
-        known = ", ".join(moment.kinds) or "none"
-        return Standing(f"no live worker knows its kind (they know: {known}); name its module in AGENTRUN_IMPORTS")
     late = span(moment.now - run.due_at) if run.due_at else "a while"
     why = f"it has been due for {late}, and waits for a free worker that consumes queue `{run.queue}`"
     return Standing(f"{why}; and {_no_sweep(moment)}", "agentrun sweep") if overdue else Standing(why)
@@ -129,17 +130,24 @@ def _failed(run: Run, said_applied: Collection[str]) -> Standing:
     if run.pending_effect is not None:
         return Standing(
             "a write was in flight when it stopped; find out, by its idempotency key, whether it happened",
-            of_failed(run.id, write_in_flight=True, unfit=None),
+            of_failed(run.id, write_in_flight=True),
         )
     key = unfit_step_in(run.error)
     if key in said_applied:
         # Such a step has its result: what fails is to read it, and does so at every redrive.
         return Standing(
             f"step {key} was resolved as applied, with a result that does not fit its function; say what it returned",
-            of_failed(run.id, write_in_flight=False, unfit=key),
+            of_failed(run.id, unfit=key),
         )
+    if run.reason is Reason.DEADLINE_EXCEEDED:
+        # A redrive keeps the deadline, and ends there again.
+        again = f"agentrun show {run.id} --payloads --json | jq .request | agentrun enqueue {run.kind} - --deadline 1h"
+        return Standing("its time was over; enqueue it again with more time", again)
+    if code_changed((run.error or {}).get("type")):
+        why = "the body's code has changed under it; with code that takes the recorded way, redrive it"
+        return Standing(f"{why}: `agentrun redrive {run.id}`", of_failed(run.id, changed=True))
     said = "it ran out of requeues" if run.reason is Reason.RETRIES_EXHAUSTED else f"it ended as {run.reason}"
-    heal = of_failed(run.id, write_in_flight=False, unfit=None)
+    heal = of_failed(run.id)
     return Standing(f"{said}; once the cause is gone it can go on from its journal", heal)
 
 

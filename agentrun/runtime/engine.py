@@ -32,6 +32,7 @@ from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Heartbeat, drain
 from agentrun.runtime.observing import Observer
 from agentrun.runtime.presence import celery_app, presence
+from agentrun.runtime.pulse import Pulse
 from agentrun.runtime.segment import Executing, run_segment
 from agentrun.runtime.settling import Report
 from agentrun.runtime.taking import run_step
@@ -98,6 +99,7 @@ class Engine:
             database, every=settings.heartbeat_seconds, lease=settings.lease_seconds, on_beat=self._on_beat
         )
         self.loop = asyncio.new_event_loop()
+        self._pulse = Pulse(self.loop)
         self.loop.set_task_factory(branching_tasks)  # pyright: ignore[reportArgumentType]
         self._thread = threading.Thread(target=self._serve, name="agentrun loop", daemon=True)
         self._thread.start()
@@ -271,7 +273,8 @@ class Engine:
 
     def _on_beat(self, connection: Connection[type_of_row], holds: int) -> None:
         named = self.settings.stable_id is not None and self._be_here(connection)
-        about = self.about if self._hearing is None else {**self.about, **self._hearing(holds)}
+        heard: Mapping[str, Any] = {} if self._hearing is None else self._hearing(holds)
+        about = {**self.about, "blocked": self._pulse.silent(), **heard}
         params = presence(self.settings, self.registry, self.queues, about) | {
             "process_id": self.id,
             # A row that names it without the lock would be a dead process's.

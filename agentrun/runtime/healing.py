@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from agentrun.core.errors import NonDeterminism
+from agentrun.core.failures import qualified_name
+
 WORKER = "celery -A {app} worker -P threads -c 100 -Q {queue}"
 
 
-def of_failed(run_id: object, *, write_in_flight: bool, unfit: str | None) -> str:
-    """What helps a failed run. `unfit` is the key of the step that was resolved as applied, with a result that does not
-    fit its function: it has its result, so that a redrive would read the same again."""
+def of_failed(run_id: object, *, write_in_flight: bool = False, changed: bool = False, unfit: str | None = None) -> str:
+    """What helps a failed run. `changed` says that its code has changed under it.
+
+    `unfit` is the key of the step that was resolved as applied, with a result that does not fit its function: it has its
+    result, so that a redrive would read the same again.
+    """
     if write_in_flight:
         return f"agentrun resolve {run_id} --applied --result JSON, or --not-applied"
+    if changed:
+        return f"agentrun replay {run_id}"
     if unfit is not None:
         return f"agentrun resolve {run_id} --key '{unfit}' --applied --result JSON"
     return f"agentrun redrive {run_id}"
+
+
+def code_changed(error_type: object) -> bool:
+    """Whether what ended a run says that its body's code has changed under it."""
+    return error_type == qualified_name(NonDeterminism)
 
 
 _THERE = "in its environment, or in a `.env` there"

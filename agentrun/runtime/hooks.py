@@ -15,7 +15,7 @@ from typing import Any
 from agentrun.core.alarms import Occasion
 from agentrun.core.codec import decode
 from agentrun.core.errors import ConfigurationError
-from agentrun.runtime.healing import needs, of_failed
+from agentrun.runtime.healing import code_changed, needs, of_failed
 from agentrun.store import notices
 from agentrun.store.database import Database
 
@@ -157,7 +157,12 @@ def facts(occasion: Occasion, row: Mapping[str, Any], *, namespace: str) -> dict
     told: dict[str, Any] = decode(row["data"]) | said
     if occasion is Occasion.DEAD:
         unfit = told.pop("unfit", None)
-        told["command"] = of_failed(told["run_id"], write_in_flight=told["write_in_flight"], unfit=unfit)
+        told["command"] = of_failed(
+            told["run_id"],
+            write_in_flight=told["write_in_flight"],
+            changed=code_changed(told["error_type"]),
+            unfit=unfit,
+        )
     if "command" in told:
         told["needs"] = needs(told["command"], namespace=namespace)
     return told

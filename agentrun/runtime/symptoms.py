@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from agentrun.core.alarms import Shape
 from agentrun.core.counting import counted, counted_is
 from agentrun.runtime.doctor import Facts, Finding, Row, Severity, span
 from agentrun.runtime.healing import of_failed
-from agentrun.runtime.pager import command
+from agentrun.runtime.still import blocked_loops, stranded
 from agentrun.store.diagnosis import MOST
 
 SWEPT_WITHIN = 60.0
@@ -119,37 +118,13 @@ def lost_lease(facts: Facts) -> Iterator[Finding]:
     )
 
 
-_STANDS = {
-    Shape.SILENT_STEP: ("a remote or external step is pending, and nothing was heard of it",
-                        "it was lost, or whoever does it is dead, or slow and does not beat"),
-    Shape.NEVER_RESOLVED: ("it waits, and nothing will ever resolve what it waits for",
-                           "what it waited for has ended or is gone"),
-    Shape.NO_PROGRESS: ("it is running under a live lease, and no step ends",
-                        "its body hangs, or one step takes very long"),
-}  # fmt: skip
-
-
-def stranded(facts: Facts) -> Iterator[Finding]:
-    """E, G. What the pager pages for; that no worker would take a run is found by itself."""
-    for shape, (symptom, cause) in _STANDS.items():
-        rows = [row for row in facts.stranded if row["shape"] == shape]
-        if rows:
-            yield Finding(
-                str(shape),
-                Severity.WARNING,
-                f"{counted_is(len(rows), 'run')} standing still for up to {span(rows[0]['age'])}: {symptom}",
-                cause,
-                f"run {rows[0]['run_id']} ({rows[0]['kind']}){_step(rows[0])}",
-                command(shape, rows[0], app=facts.app),
-                run_id=str(rows[0]["run_id"]),
-            )
-
-
 _DIED = {
     "write": ("interrupted in a write", "nobody can say whether it happened; ask the other system by its key"),
     "crashes": ("took workers down more often than the budget allows", "a body that kills its process"),
     "lost_step": ("lost a remote step more often than AGENTRUN_REDISPATCH_MAX allows",
                   "the step kills its workers, or they are stopped without a drain"),
+    "code": ("the body's code has changed under them", "recorded steps were removed, moved or renamed by a deploy"),
+    "unanswered": ("nobody answered in time, and the body did not catch it", "a wait expired"),
     "other": ("an error that another try would not repair", "a bug, a bad request, a wrong password"),
 }  # fmt: skip
 
@@ -164,7 +139,12 @@ def dead_letters(facts: Facts) -> Iterator[Finding]:
             f"{counted(row['count'], 'run', most=_most(row, facts.dead))} dead-lettered within seven days: {symptom}",
             cause,
             _named(row),
-            of_failed(row["run_ids"][0], write_in_flight=row["cause"] == "write", unfit=row["unfit"]),
+            of_failed(
+                row["run_ids"][0],
+                write_in_flight=row["cause"] == "write",
+                changed=row["cause"] == "code",
+                unfit=row["unfit"],
+            ),
             run_id=str(row["run_ids"][0]),
         )
 
@@ -223,8 +203,11 @@ def untold(facts: Facts) -> Iterator[Finding]:
         )
 
 
+NOT_TAKEN = (no_worker, no_step_worker, unknown_kind, unknown_step)
+"""Why what is due is not taken, where it is not the worker's fault."""
+
 CHECKS = (
-    no_sweep, no_worker, no_step_worker, unknown_kind, unknown_step, lost_lease, stranded, dead_letters, untold, paged,
+    no_sweep, *NOT_TAKEN, blocked_loops, lost_lease, stranded, dead_letters, untold, paged,
     long_waits,
 )  # fmt: skip
 
@@ -236,11 +219,3 @@ def _consumed(facts: Facts) -> str:
     said = f" ({len(late)} of them late: see `agentrun workers`)" if late else ""
     consume = "consumes" if len(facts.workers) == 1 else "consume"
     return f"{counted_is(len(facts.workers), 'worker')} alive{said}, and {consume}: {', '.join(sorted(facts.queues))}"
-
-
-def _step(row: Row) -> str:
-    if row["step_key"] is None:
-        return ""
-    beat = f", last beat {span(row['step_heartbeat_age'])} ago" if row["step_heartbeat_age"] is not None else ""
-    again = f", re-dispatched {counted(row['step_redispatch_count'], 'time')}" if row["step_redispatch_count"] else ""
-    return f", step `{row['step_name']}` {row['step_key']}, pending for {span(row['step_age'] or 0)}{beat}{again}"

@@ -11,6 +11,8 @@ from sqlalchemy import Double, Text, and_, case, cast, delete, func, literal_col
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, UUID, aggregate_order_by
 
 from agentrun.core.alarms import NoticeEnding
+from agentrun.core.errors import NonDeterminism
+from agentrun.core.failures import qualified_name
 from agentrun.core.words import Status, StepStatus, WaitKind, WaitStatus
 from agentrun.store.episodes import ALIVE
 from agentrun.store.inflight import write_left_behind
@@ -144,9 +146,12 @@ def _waiting() -> Statement:
 
 def _dead() -> Statement:
     """Dead letters of the last seven days, by what they died of."""
+    died_of = text_in(runs.c.error, "type")
     cause = case(
         (write_left_behind(runs.c.id), word("write")),
-        (text_in(runs.c.error, "type") == word("remote_step_lost"), word("lost_step")),
+        (died_of == word("remote_step_lost"), word("lost_step")),
+        (died_of == literal_column(f"'{qualified_name(NonDeterminism)}'"), word("code")),
+        (died_of == literal_column("'agentrun.WaitExpired'"), word("unanswered")),
         (and_(runs.c.reason == word("retries_exhausted"), runs.c.crash_count > number(0)), word("crashes")),
         else_=word("other"),
     )
@@ -178,9 +183,8 @@ def _dead() -> Statement:
 def _episodes() -> Statement:
     """Open episodes: runs for which somebody was paged, and which stand still."""
     still = (episodes.c.namespace == NAMESPACE, episodes.c.closed_at.is_(None))
-    return compiled(
-        "open_episodes", _counted(select(episodes.c.run_id.label("id"), episodes.c.opened_at.label("at")).where(*still))
-    )
+    found = select(episodes.c.run_id.label("id"), episodes.c.opened_at.label("at")).where(*still)
+    return compiled("open_episodes", _counted(found))
 
 
 def _given_up() -> Statement:
@@ -204,12 +208,8 @@ def _namespaces() -> Statement:
     first = select(func.min(runs.c.namespace).label("name")).cte("names", recursive=True)
     after = select(func.min(runs.c.namespace)).where(runs.c.namespace > first.c.name).scalar_subquery()
     names = first.union_all(select(after).where(first.c.name.is_not(None)))
-    every = (
-        select(names.c.name)
-        .where(names.c.name.is_not(None))
-        .union(select(processes.c.namespace), select(sweeps.c.namespace))
-        .subquery("every")
-    )
+    of_runs = select(names.c.name).where(names.c.name.is_not(None))
+    every = of_runs.union(select(processes.c.namespace), select(sweeps.c.namespace)).subquery("every")
     return compiled("namespaces", select(every.c.name).order_by(every.c.name))
 
 

@@ -158,17 +158,19 @@ def test_arguments_of_a_write_in_flight_are_payloads_too(cli: Cli, client: Clien
 
 
 def test_show_says_why_a_run_does_not_move(cli: Cli, client: Client) -> None:
-    later, now = client.enqueue("greet", "x", delay=3600), client.enqueue("greet", "x")
+    later, now = client.enqueue("greet", "x", delay=3600), client.enqueue("greet", "x", queue="gpu")
     assert "due in" in cli("show", str(later), "--json").json["why"]
     told = cli("show", str(now), "--json").json
-    assert "no worker has been seen" in told["why"]
-    assert told["heal"].startswith("celery -A agentrun.broker.default worker")
+    assert "no live worker consumes `gpu`; no worker was seen" in told["why"]
+    assert told["heal"] == "celery -A agentrun.broker.default worker -P threads -c 100 -Q gpu"
 
 
-def test_show_says_when_the_workers_do_not_know_the_kind(cli: Cli, client: Client, engine: Engine) -> None:
-    engine.announce()
+def test_show_says_when_the_workers_do_not_know_the_kind(
+    cli: Cli, client: Client, make_engine: Callable[..., Engine]
+) -> None:
+    make_engine(queues=("agentrun",)).announce()
     run_id = client.enqueue("somewhere-else", None)
-    until(lambda: "no live worker knows its kind" in cli("show", str(run_id), "--json").json["why"])
+    until(lambda: "has a body for it" in cli("show", str(run_id), "--json").json["why"])
 
 
 def test_a_run_may_be_named_by_the_start_of_its_id(cli: Cli, client: Client) -> None:

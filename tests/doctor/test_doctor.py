@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -24,13 +26,14 @@ from agentrun.broker.about import about
 from agentrun.broker.app import WAKE
 from agentrun.cli.unusable import unusable
 from agentrun.core.alarms import Shape
-from agentrun.core.errors import ConfigurationError, InvalidResult
+from agentrun.core.errors import ConfigurationError, InvalidResult, NonDeterminism
 from agentrun.core.failures import qualified_name
-from agentrun.runtime import presence
+from agentrun.runtime import presence, still
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.remotesteps import remote_steps
 from agentrun.settings import Settings
 from agentrun.store.diagnosis import MOST
+from agentrun.testing import until
 from agentrun.testing.rows import KIND, Rows
 from tests.cli.conftest import Cli
 from tests.doctor.conftest import Doctor, Past, Worker
@@ -174,6 +177,53 @@ def test_a_result_that_does_not_fit_is_said_again_by_who_said_it(
     assert doctor()["dead_other"]["heal"] == heal
 
 
+def test_a_run_whose_code_was_changed_under_it_is_told_with_what_shows_where(
+    healthy: Engine, client: Client, doctor: Doctor
+) -> None:
+    @durable("changed")
+    async def changed(ctx: Context) -> None:
+        raise NonDeterminism("#1", recorded="step `a`", came="step `b`")
+
+    run_id = client.enqueue("changed")
+    healthy.run(run_id)
+    assert doctor()["dead_code"]["heal"] == f"agentrun replay {run_id}"
+
+
+def test_a_run_that_nobody_answered_in_time_is_told_as_such(
+    healthy: Engine, client: Client, doctor: Doctor, sweep: Callable[[], Any]
+) -> None:
+    @durable("asks")
+    async def asks(ctx: Context) -> None:
+        await ctx.signal("go", timeout=0.01)
+
+    run_id = client.enqueue("asks")
+    healthy.run(run_id)
+    until(lambda: sweep() and client.status(run_id).status is Status.QUEUED, 5)
+    healthy.run(run_id)
+    assert doctor()["dead_unanswered"]["heal"] == f"agentrun redrive {run_id}"
+
+
+def test_a_worker_whose_event_loop_is_blocked_is_named_until_it_goes_on(
+    healthy: Engine, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(still, "BLOCKED_SECONDS", 0.0)
+    goes_on = threading.Event()
+    healthy.loop.call_soon_threadsafe(goes_on.wait)
+    try:
+        healthy.heartbeat.beat()
+        healthy.heartbeat.beat()
+        found = doctor()["blocked_loop"]
+    finally:
+        goes_on.set()
+    assert (found["severity"], found["heal"]) == ("error", f"kill -KILL {os.getpid()}")
+
+    def healed() -> bool:
+        healthy.heartbeat.beat()
+        return doctor() == {"exit": 0}
+
+    until(healed, 5)
+
+
 def test_dead_letters_are_named_up_to_three_with_what_lists_them_all(
     healthy: Engine, doctor: Doctor, rows: Rows
 ) -> None:
@@ -266,7 +316,7 @@ def test_a_remote_step_that_nobody_takes(
     assert "silent_step" not in found
     assert found["no_step_worker"]["heal"] == WORKER
     past.run(run_id)
-    assert doctor()["silent_step"]["heal"] == found["no_step_worker"]["heal"]
+    assert set(doctor()) == {"no_step_worker", "exit"}, "one cause, one finding"
     seen_worker(queues=("gpu",))
     found = doctor()
     assert "no_step_worker" not in found
@@ -616,21 +666,28 @@ def test_the_screen_has_symptom_cause_evidence_and_the_command_worst_first(
     assert said.code == 2
 
 
-SOURCES = ("runtime/symptoms.py", "runtime/fleet.py", "runtime/deaf.py", "cli/doctor.py", "cli/unusable.py")
+SOURCES = (
+    "cli/doctor.py",
+    "cli/unusable.py",
+    "runtime/symptoms.py",
+    "runtime/fleet.py",
+    "runtime/deaf.py",
+    "runtime/still.py",
+)
 
 
 def test_the_guide_has_every_finding() -> None:
     root = Path(__file__).parents[2]
     sources = [root / "agentrun" / name for name in SOURCES]
     names = {name for source in sources for name in re.findall(r'"(\w+)",\s+Severity\.', source.read_text())}
-    names |= set(re.findall(r'_broken\("(\w+)"', sources[3].read_text()))
+    names |= set(re.findall(r'_broken\("(\w+)"', sources[0].read_text()))
     names |= {*map(str, set(Shape) - {Shape.UNCLAIMED})} | {
         "no_sweep",
         "lost_lease",
         "interrupted_write",
         "deaf_worker",
     }
-    names |= {f"dead_{cause}" for cause in ("crashes", "lost_step", "other")}
+    names |= {f"dead_{cause}" for cause in ("crashes", "lost_step", "code", "unanswered", "other")}
     assert len(names) > 25
     page = (root / "docs" / "guides" / "operating.md").read_text()
     assert not {name for name in names if not re.search(rf"^\|[^|]*`{name}`", page, re.MULTILINE)}
