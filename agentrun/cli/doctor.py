@@ -22,7 +22,7 @@ from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, exami
 from agentrun.settings import PREFIX, Settings
 from agentrun.store.database import Database
 from agentrun.store.diagnosis import READ_ONLY
-from agentrun.store.schema import require_head
+from agentrun.store.schema import is_known, require_head
 from agentrun.store.troubles import explained
 from agentrun.store.watching import moment
 
@@ -72,8 +72,7 @@ def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Ite
             every += _facts(database, settings, all_namespaces=all_namespaces)
             yield from _own_clock(database, settings)
     except SchemaMismatch as error:
-        cause = "another version of agentrun was here" if not error.missing else "nobody has made it yet"
-        yield _broken("schema", str(error), cause, "agentrun migrate")
+        yield _schema(settings, error)
     except Exception as error:
         known = error if isinstance(error, ConfigurationError) else explained(error)
         if known is None:
@@ -139,6 +138,16 @@ def _waiting(run: Run, steps: Sequence[Step], now: datetime) -> tuple[list[Row],
         if run.status is Status.WAITING and each.status == StepStatus.OFFERED and each.queue and each.offered_at
     ]
     return [each for each in due if each["oldest"] >= 0], [each for each in offered if each["oldest"] >= 0]
+
+
+def _schema(settings: Settings, error: SchemaMismatch) -> Finding:
+    if error.missing:
+        return _broken("schema", str(error), "nobody has made it yet", "agentrun migrate")
+    if is_known(settings.require_database()):
+        return _broken("schema", str(error), "an older version of agentrun was here", "agentrun migrate")
+    # Migrating would not help: it knows no way from there.
+    cause = "a newer version of agentrun was here, and this one does not know its schema"
+    return _broken("schema", str(error).partition("; run")[0], cause, "pip install --upgrade agentrun")
 
 
 def _broken(check: str, says: str, cause: str, heal: str) -> Finding:

@@ -51,6 +51,11 @@ def head() -> str | None:
     return _scripts("postgresql://").get_current_head()
 
 
+def is_known(url: str) -> bool:
+    """Whether this code has the revision that the database is at. A newer agentrun's it has not."""
+    return current(url) in {script.revision for script in _scripts(url).walk_revisions()}
+
+
 def require_head(url: str) -> None:
     """Raises SchemaMismatch where the database is not at this code's revision."""
     there, needed = current(url), head()

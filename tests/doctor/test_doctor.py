@@ -489,6 +489,13 @@ def test_a_schema_behind_the_code(healthy: Engine, doctor: Doctor, run_sql: Sql)
     assert (found["schema"]["heal"], found["exit"]) == ("agentrun migrate", 2)
 
 
+def test_a_schema_of_a_newer_version_is_not_migrated(healthy: Engine, doctor: Doctor, run_sql: Sql) -> None:
+    run_sql("UPDATE agentrun.alembic_version SET version_num = '9999'")
+    found = doctor()["schema"]
+    assert ("newer version" in found["cause"], found["heal"]) == (True, "pip install --upgrade agentrun")
+    assert "migrate" not in found["evidence"]
+
+
 def test_a_database_without_a_schema(doctor: Doctor, empty_database_url: str) -> None:
     found = doctor(AGENTRUN_DATABASE_URL=empty_database_url)["schema"]
     assert (found["cause"], found["heal"]) == ("nobody has made it yet", "agentrun migrate")
