@@ -11,8 +11,8 @@ WORKER = "celery -A {app} worker -P threads -c 100 -Q {queue}"
 def of_failed(run_id: object, *, write_in_flight: bool = False, changed: bool = False, unfit: str | None = None) -> str:
     """What helps a failed run. `changed` says that its code has changed under it.
 
-    `unfit` is the key of the step that was resolved as applied, with a result that does not fit its function: it has its
-    result, so that a redrive would read the same again.
+    `unfit` is the key of the step that was resolved as applied, with a result that does not fit its function: a redrive
+    would read the same again.
     """
     if write_in_flight:
         return f"agentrun resolve {run_id} --applied --result JSON, or --not-applied"
