@@ -40,7 +40,8 @@ def called(client: AsyncClient | Client, verb: str, run_id: UUID) -> Any:
     signature = inspect.signature(getattr(client, verb))
     needed = [each for each in signature.parameters.values() if each.default is each.empty]
     positional = [str(run_id) for each in needed if each.kind is each.POSITIONAL_OR_KEYWORD]
-    return getattr(client, verb)(*positional, **{each.name: "ada" for each in needed if each.kind is each.KEYWORD_ONLY})
+    named = [each.name for each in needed if each.kind is each.KEYWORD_ONLY]
+    return getattr(client, verb)(*positional, **{name: {"applied": True}.get(name, "ada") for name in named})
 
 
 @pytest.fixture

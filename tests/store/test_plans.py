@@ -40,7 +40,7 @@ from agentrun.testing.servers import Servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-FINISHED, QUEUED, RUNNING, QUEUE = 1_000_000, 100_000, 1_000, "agentrun"
+FINISHED, QUEUED, RUNNING, QUEUE = 300_000, 100_000, 1_000, "agentrun"
 HISTORY = {
     "namespace": "default", "older_than": 0.0, "statuses": ["completed", "failed"], "kind": None, "dead": False,
     "limit": 100, "after_at": None, "after_id": None,
