@@ -19,6 +19,8 @@ from rich.text import Text
 WIDE = 240
 """Columns of what is piped into a file or program: nothing is cut there."""
 
+SHOWN_AT_FIRST, SHOWN_AT_LAST = 20, 80
+
 _STYLES = {
     "queued": "cyan",
     "running": "blue",
@@ -78,6 +80,15 @@ def table(*columns: str, title: str | None = None, rows: Iterable[Sequence[Any]]
     for row in rows:
         made.add_row(*(cell(value) for value in row))
     return made
+
+
+def shortened(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows of a long table without its middle, and how many that were."""
+    left_out = len(rows) - SHOWN_AT_FIRST - SHOWN_AT_LAST
+    if left_out <= 0:
+        return rows
+    gap = (f"… {left_out:,} more, see --json", *[None] * (len(rows[0]) - 1))
+    return [*rows[:SHOWN_AT_FIRST], gap, *rows[-SHOWN_AT_LAST:]]
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> Table:

@@ -242,11 +242,24 @@ def test_resolve_says_which_write_is_in_flight_still(cli: Cli, client: Client, e
     assert "nobody knows" not in said.out
 
 
+def test_what_heals_an_interrupted_write_can_be_pasted_changes_nothing_and_tells_both_answers(
+    cli: Cli, client: Client, ended: Ended
+) -> None:
+    run_id = ended("pay")
+    heal = cli("show", str(run_id), "--json").json["heal"]
+    assert heal == f"agentrun resolve {run_id}"
+    said = cli(*shlex.split(heal)[1:])
+    err = " ".join(said.err.replace("│", " ").split())
+    assert (said.code, "--applied with --result JSON" in err, "--not-applied" in err) == (2, True, True)
+    assert f"agentrun show {run_id}" in err
+    assert [step.status for step in client.steps(run_id)] == ["started"]
+
+
 def test_resolve_tells_an_interrupted_write_and_the_run_goes_on(
     cli: Cli, client: Client, engine: Engine, ended: Ended
 ) -> None:
     run_id = ended("pay", None)
-    assert f"agentrun resolve {run_id} --applied" in cli("show", str(run_id)).out
+    assert f"agentrun resolve {run_id}" in cli("show", str(run_id)).out
     told = cli("resolve", str(run_id), "--applied", "--result", '"receipt 4711"', "--json").json
     assert told["status"] == "queued"
     assert engine.run(run_id).outcome == "completed"

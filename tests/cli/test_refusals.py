@@ -193,6 +193,11 @@ def test_check_sees_a_redis_that_is_full(cli: Cli, redis: Redis) -> None:
     assert (said.code, found["about"], "maxmemory" in found["says"]) == (3, "broker", True)
 
 
+@pytest.mark.parametrize("name", ["nofile.json", "journals/nofile", "a.journal"])
+def test_a_journal_that_is_not_there_is_told_as_such(cli: Cli, name: str) -> None:
+    refused(cli, 5, "replay", name, says=f"there is no file `{name}`")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
