@@ -660,6 +660,25 @@ def test_each_namespace_is_its_own_until_all_are_asked_for(
     assert "[other]" in cli("doctor", "--all-namespaces").out
 
 
+def test_a_namespace_with_nothing_in_it_is_told_where_others_have_something(
+    doctor: Doctor, healthy: Engine, database: Any
+) -> None:
+    mistyped = {"AGENTRUN_NAMESPACE": "tema"}
+    Rows(database, namespace="team").queued()
+    found = doctor(**mistyped)["empty_namespace"]
+    assert (found["severity"], found["namespace"], found["heal"]) == (
+        "notice", "tema", "agentrun doctor --all-namespaces",
+    )  # fmt: skip
+    assert "default, team" in found["evidence"]
+    Rows(database, namespace="tema").queued()
+    assert "empty_namespace" not in doctor(**mistyped)
+    assert "empty_namespace" not in doctor("--all-namespaces", **mistyped)
+
+
+def test_a_database_with_nothing_in_it_has_no_mistyped_namespace(doctor: Doctor) -> None:
+    assert "empty_namespace" not in doctor()
+
+
 def test_the_screen_has_symptom_cause_evidence_and_the_command_worst_first(
     healthy: Engine, cli: Cli, rows: Rows, run_sql: Sql
 ) -> None:
