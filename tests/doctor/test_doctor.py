@@ -262,7 +262,7 @@ def test_commands_name_the_application_that_workers_were_started_with(
     run_sql("""UPDATE agentrun.processes SET about = '{"app": "shop.celery"}'""")
     assert doctor()["no_worker"]["heal"] == "celery -A shop.celery worker -P threads -c 100 -Q gpu"
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '2 min'")
-    assert cli("show", str(run_id), "--json").json["heal"] == "celery -A shop.celery worker -P threads -c 100"
+    assert cli("show", str(run_id), "--json").json["heal"] == "celery -A shop.celery worker -P threads -c 100 -Q gpu"
 
 
 @pytest.mark.parametrize(
