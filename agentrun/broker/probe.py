@@ -1,4 +1,4 @@
-"""A look at the broker for `agentrun check`: whether it answers, and whether it might throw messages away."""
+"""A first look at the broker: whether it answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from agentrun.broker.app import make_app
 from agentrun.broker.away import AWAY
@@ -16,11 +15,10 @@ from agentrun.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the broker said. `problem` is why it cannot be used; `warning` what will go wrong one day."""
+    """What the broker said. `problem` is why it cannot be used."""
 
     about: str
     problem: str | None = None
-    warning: str | None = None
 
 
 def probe(settings: Settings) -> Probed:
@@ -39,14 +37,7 @@ def probe(settings: Settings) -> Probed:
 def _redis(client: Redis) -> Probed:
     about = client.info("server")  # pyright: ignore[reportUnknownMemberType]
     said = f"{about.get('server_name', 'redis')} {about.get('valkey_version') or about.get('redis_version')}"
-    try:
-        policy = client.config_get("maxmemory-policy").get("maxmemory-policy")  # pyright: ignore[reportUnknownMemberType]
-    except RedisError:  # hosted ones do not tell
-        return Probed(said)
-    if policy in (None, "noeviction"):
-        return Probed(said)
-    warning = f"Redis evicts keys when it is full ({policy}), messages too; set maxmemory-policy noeviction"
-    return Probed(said, warning=warning)
+    return Probed(said)
 
 
 def _other(settings: Settings) -> Probed:

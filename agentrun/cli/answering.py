@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from agentrun.cli import screen
+from agentrun.cli.asking import inbox_json, inbox_row
 from agentrun.cli.base import AllNamespaces, AsJson, By, RunId
 from agentrun.cli.desk import client, found_settings, load_kinds, places, run_id_of, somebody
 from agentrun.cli.form import filled
@@ -44,13 +45,13 @@ def inbox(
             rows += [{**row, "namespace": place.namespace} for row in found]
     rows = sorted(rows, key=lambda row: row["created_at"])[:limit]
     if as_json:
-        screen.show_json([_waiting_json(row, payloads=payloads) for row in rows])
+        screen.show_json([inbox_json(row, payloads=payloads) for row in rows])
         return
     if not rows:
         screen.remark("nothing waits for anybody")
         return
     columns = ("waits for", "run", "kind", "asks", "of", "answer with")
-    shown = [_waiting_row(row, payloads=payloads) for row in rows]
+    shown = [inbox_row(row, payloads=payloads) for row in rows]
     if all_namespaces:
         columns = ("namespace", *columns)
         shown = [[row["namespace"], *each] for row, each in zip(rows, shown, strict=True)]
@@ -217,33 +218,6 @@ def _asked(desk: Client, run_id: UUID, key: str | None) -> Mapping[str, Any]:
         keys = ", ".join(row["step_key"] for row in rows)
         raise InvalidRequest(f"run `{run_id}` waits for several inputs; name one with --key: {keys}")
     return rows[0]["asks"]
-
-
-def _answer_with(row: Mapping[str, Any]) -> str:
-    run_id = row["run_id"]
-    match row["kind"]:
-        case "approval":
-            return f"agentrun approve|reject {run_id} --key '{row['step_key']}'"
-        case "input":
-            return f"agentrun input {run_id} --key '{row['step_key']}'"
-        case _ if row["webhook"]:
-            return "a call with its token"
-        case _:
-            return f"agentrun signal {run_id} {row['name']}"
-
-
-def _waiting_row(row: Mapping[str, Any], *, payloads: bool) -> list[Any]:
-    asked = Text(screen.clean(str(row["name"] or "")))
-    if payloads and row["asks"].get("payload") is not None:
-        asked.append("\n").append(screen.pretty(row["asks"]["payload"]))
-    age = screen.span(float(row["age"]))
-    return [age, row["run_id"], row["run_kind"], asked, row["role"] or "anybody", _answer_with(row)]
-
-
-def _waiting_json(row: Mapping[str, Any], *, payloads: bool) -> dict[str, Any]:
-    names = ("namespace", "run_id", "run_kind", "owner", "kind", "name", "role", "created_at", "due_at")
-    said = {name: row[name] for name in names} | {"key": row["step_key"], "digest": row["asks_digest"]}
-    return said | ({"asks": row["asks"]} if payloads else {})
 
 
 def _signal_row(row: Mapping[str, Any], *, payloads: bool) -> list[Any]:

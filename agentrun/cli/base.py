@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Annotated, Any
 
 import typer
@@ -18,17 +19,28 @@ AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", help="Every nam
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this, for the run's story.")]
 
 
+_TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What a file or terminal answers that takes no output. A closed pipe is silent: whoever reads has enough."""
+
+
 class Commands(TyperGroup):
     """The command line: a refusal ends with its class's exit code and one paragraph on stderr, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; turn what it raises into its ending."""
         try:
-            return super().invoke(ctx)
+            returned = super().invoke(ctx)
+            screen.require_stdout().flush()
+            return returned
         except AgentrunError as error:
             _end(str(error), error.exit_code)
         except TimeoutError as error:
             _end(str(error), AgentrunError.exit_code)
+        except OSError as error:
+            if error.errno not in _TAKES_NOTHING:
+                raise
+            screen.forget_stdout()
+            _end(f"the output cannot be written: {error.strerror}", AgentrunError.exit_code)
         except Exception as error:
             known = explained(error)
             if known is None:

@@ -9,11 +9,14 @@ from enum import StrEnum
 
 from agentrun.cli.desk import database_of, found_settings, load_kinds
 from agentrun.cli.screen import span
+from agentrun.cli.unusable import read_only
 from agentrun.core.errors import AgentrunError, ConfigurationError
+from agentrun.runtime import doctor, fleet
 from agentrun.runtime.kinds import registry
 from agentrun.runtime.remotesteps import remote_steps
 from agentrun.settings import Settings
 from agentrun.store.database import Database
+from agentrun.store.diagnosis import READ_ONLY
 from agentrun.store.schema import head, require_head
 from agentrun.store.troubles import explained
 from agentrun.store.watching import Moment, moment
@@ -48,7 +51,7 @@ def findings() -> Iterator[Finding]:
         return
     yield _ok("settings", f"namespace {settings.namespace}, queues {settings.queue} and {settings.system_queue}")
     yield from _database(settings)
-    yield _broker(settings)
+    yield from _broker(settings)
     yield _kinds(settings)
     yield from _effects()
 
@@ -70,6 +73,9 @@ def _schema(settings: Settings, database: Database) -> Iterator[Finding]:
     except ConfigurationError as error:
         yield _error("schema", error)
         return
+    (writing,) = database.rows(READ_ONLY)
+    if writing["read_only"]:
+        yield _found("database", read_only(writing))
     now = moment(database, settings.namespace)
     yield _server(now, settings, pooled=database.pooled)
     yield _ok("schema", f"revision {head()}")
@@ -111,18 +117,23 @@ def _workers(moment: Moment) -> Finding:
     return _ok("workers", f"{moment.processes} alive; they know: {', '.join(moment.kinds) or 'no kinds'}")
 
 
-def _broker(settings: Settings) -> Finding:
+def _broker(settings: Settings) -> Iterator[Finding]:
     try:
         settings.require_broker()
     except ConfigurationError as error:
-        return _error("broker", error)
+        yield _error("broker", error)
+        return
     # Celery and Redis come with it: 0.4 s that other commands do without.
-    from agentrun.broker.probe import probe
+    from agentrun.broker.look import look
 
-    probed = probe(settings)
-    if probed.problem:
-        return _error("broker", ConfigurationError(probed.problem))
-    return _warning("broker", probed.warning) if probed.warning else _ok("broker", probed.about)
+    said = look(settings, {settings.queue, settings.system_queue})
+    if said.problem:
+        yield _error("broker", ConfigurationError(said.problem))
+        return
+    found = [each for each in fleet.broker_findings(said, settings) if each.severity is not doctor.Severity.NOTICE]
+    yield from (_found("broker", each) for each in found)
+    if not found:
+        yield _ok("broker", said.about)
 
 
 def _kinds(settings: Settings) -> Finding:
@@ -156,6 +167,12 @@ def _effects() -> Iterator[Finding]:
         yield _warning("effects", says + "never repeated; declare them with @remote_step(..., effect=…)")
     if listed and not any(tool.effect is None for _, tools in listed for tool in tools):
         yield _ok("effects", "every tool of every agent says what it does")
+
+
+def _found(about: str, found: doctor.Finding) -> Finding:
+    """What doctor would find too."""
+    says = f"{found.symptom}: {found.cause}; run {found.heal}"
+    return _error(about, ConfigurationError(says)) if found.severity is doctor.Severity.ERROR else _warning(about, says)
 
 
 def _ok(about: str, says: str) -> Finding:

@@ -15,11 +15,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from typing import IO
+
+from agentrun.core.errors import ConfigurationError
 
 LOOK_SECONDS = 1.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 STEADY_SECONDS = 60.0
 """A child that lived this long begins its backoff afresh."""
+
+USAGE_ERROR, MOST_USAGE_ERRORS = 2, 3
+"""How Celery ends that was called wrongly, and how often in a row until nobody hopes for another end."""
 
 # Reads the children's process ids, a line per change; the end of input means that we are gone.
 _GUARD = """
@@ -82,7 +88,10 @@ class Children:
             self._start(child)
 
     def keep(self, look: Callable[[], None]) -> None:
-        """Until a signal comes: restart what ends, and call `look` about once a second."""
+        """Until a signal comes: restart what ends, and call `look` about once a second.
+
+        Raises ConfigurationError where a child ends with a usage error each time.
+        """
         while True:
             with contextlib.suppress(Empty):
                 match self._news.get(timeout=LOOK_SECONDS):
@@ -138,6 +147,11 @@ class Children:
         pause = min(SHORTEST_PAUSE * 2 ** (child.failures - 1), LONGEST_PAUSE)
         child.starts_at = time.monotonic() + pause
         self._forget(child)
+        if code == USAGE_ERROR and child.failures >= MOST_USAGE_ERRORS:
+            raise ConfigurationError(
+                f"{child.name} ended at once {child.failures} times, with code {code}: it cannot be started so; the "
+                f"lines that begin with `{child.name} |` say what is wrong, in an option or in a setting of Celery's"
+            )
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
         self._say(f"{child.name} ended {how}; it starts again in {pause:g} s")
 
@@ -157,9 +171,10 @@ class Children:
             self._guard.stdin.write(f"{pids}\n".encode())
             self._guard.stdin.flush()
 
-    def _copy(self, name: str, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            text = line.decode(errors="replace").rstrip()
-            # A terminal that went away must not block the child.
-            with self._printing, contextlib.suppress(OSError, ValueError):
-                print(f"{name:>7} | {text}", file=sys.stderr, flush=True)
+    def _copy(self, name: str, lines: IO[bytes]) -> None:
+        with lines:
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                # A terminal that went away must not block the child.
+                with self._printing, contextlib.suppress(OSError, ValueError):
+                    print(f"{name:>7} | {text}", file=sys.stderr, flush=True)

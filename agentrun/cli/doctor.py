@@ -28,6 +28,9 @@ from agentrun.store.watching import moment
 
 group = typer.Typer()
 
+MOST_NAMED = 5
+"""Namespaces that one finding names."""
+
 CHECKS = (*symptoms.CHECKS, deaf_workers, *fleet.CHECKS)
 
 
@@ -70,6 +73,8 @@ def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Ite
                 yield read_only(writing)
                 return
             every += _facts(database, settings, all_namespaces=all_namespaces)
+            if not all_namespaces:
+                yield from _nothing_here(database, every[0])
             yield from _own_clock(database, settings)
     except SchemaMismatch as error:
         yield _schema(settings, error)
@@ -88,6 +93,24 @@ def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Ite
 def _facts(database: Database, settings: Settings, *, all_namespaces: bool) -> Iterator[Facts]:
     for namespace in namespaces(database) if all_namespaces else [settings.namespace]:
         yield gather(database, settings.model_copy(update={"namespace": namespace}), namespace)
+
+
+def _nothing_here(database: Database, facts: Facts) -> Iterator[Finding]:
+    """A namespace that nobody has used looks as quiet as a healthy one."""
+    if facts.processes or facts.sweep["age"] is not None:
+        return
+    used = namespaces(database)
+    if used and facts.namespace not in used:
+        more = f" and {len(used) - MOST_NAMED} more" if len(used) > MOST_NAMED else ""
+        yield Finding(
+            "empty_namespace",
+            Severity.NOTICE,
+            f"namespace `{facts.namespace}` has no runs and no workers, and never had a sweep; others have",
+            "AGENTRUN_NAMESPACE is misspelt or not set here, or nothing has begun in it yet",
+            f"there is something in: {', '.join(used[:MOST_NAMED])}{more}",
+            "agentrun doctor --all-namespaces",
+            namespace=facts.namespace,
+        )
 
 
 def _own_clock(database: Database, settings: Settings) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from uuid import UUID
 import typer
 
 from agentrun.cli import screen
+from agentrun.cli.asking import asked_json
 from agentrun.cli.base import AllNamespaces, AsJson, Payloads, RunId
 from agentrun.cli.desk import client, found_in, found_settings, moment_of, places, run_id_of
 from agentrun.cli.doctor import nobody_took
@@ -86,6 +87,7 @@ def show(
     with client(settings) as reader:
         found, steps = reader.status(run_id), reader.steps(run_id)
         events = list(_all_events(reader, run_id))
+        waits = reader.waits(run_id) if found.status is Status.WAITING else ()
     moment = moment_of(settings)
     stands = standing(
         found, moment, sweep_seconds=settings.sweep_seconds, steps=steps, said_applied=_said_applied(events)
@@ -93,13 +95,14 @@ def show(
     if (deaf := nobody_took(settings, found, steps, moment.now)) is not None:
         stands = not_taken(found, deaf, moment)
     if not as_json:
-        screen.show(*told(found, stands, events, steps, now=moment.now, payloads=payloads))
+        screen.show(*told(found, stands, events, steps, waits, now=moment.now, payloads=payloads))
         return
     screen.show_json(
         run_json(found, payloads=payloads)
         | {"why": stands.why, "heal": stands.heal}
         | {"events": [event_json(event, payloads=payloads) for event in events]}
         | {"steps": [step_json(step, payloads=payloads) for step in steps]}
+        | {"waits": asked_json(waits, payloads=payloads)}
     )
 
 

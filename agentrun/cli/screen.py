@@ -5,11 +5,15 @@ Owns form only. Whatever comes out of a run is cleaned of control characters bef
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
@@ -18,6 +22,8 @@ from rich.text import Text
 
 WIDE = 240
 """Columns of what is piped into a file or program: nothing is cut there."""
+
+SHOWN_AT_FIRST, SHOWN_AT_LAST = 20, 80
 
 _STYLES = {
     "queued": "cyan",
@@ -39,25 +45,38 @@ _STYLES = {
 
 def show(*things: RenderableType) -> None:
     """Print on stdout."""
-    console = _console(sys.stdout)
+    console = _console(require_stdout())
     for thing in things:
         console.print(thing, soft_wrap=isinstance(thing, (str, Text)))
 
 
 def remark(message: str) -> None:
     """Print beside the result, on stderr."""
-    _console(sys.stderr).print(Text(clean(message), style="dim"), soft_wrap=True)
+    _beside(Text(clean(message), style="dim"))
 
 
 def refuse(message: str) -> None:
     """Say on stderr why something was not done, as one paragraph."""
     said = Text("agentrun: ", style="bold red") + Text(clean(" ".join(message.split())))
-    _console(sys.stderr).print(said, soft_wrap=True)
+    _beside(said)
 
 
 def show_json(value: Any) -> None:
     """One line of JSON on stdout, in ASCII."""
-    print(json.dumps(value, default=_as_json), flush=True)
+    print(json.dumps(value, default=_as_json), file=require_stdout(), flush=True)
+
+
+def require_stdout() -> TextIO:
+    """Where results go. Raises OSError where it is closed, as by `>&-`."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "stdout is closed")
+    return sys.stdout
+
+
+def forget_stdout() -> None:
+    """Whatever it did not take is not tried again at the end of the process."""
+    if sys.stdout is not None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the end of the process
 
 
 def pretty(value: Any) -> Text:
@@ -78,6 +97,15 @@ def table(*columns: str, title: str | None = None, rows: Iterable[Sequence[Any]]
     for row in rows:
         made.add_row(*(cell(value) for value in row))
     return made
+
+
+def shortened(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows of a long table without its middle, and how many that were."""
+    left_out = len(rows) - SHOWN_AT_FIRST - SHOWN_AT_LAST
+    if left_out <= 0:
+        return rows
+    gap = (f"… {left_out:,} more, see --json", *[None] * (len(rows[0]) - 1))
+    return [*rows[:SHOWN_AT_FIRST], gap, *rows[-SHOWN_AT_LAST:]]
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
@@ -131,6 +159,13 @@ def span(duration: timedelta | float) -> str:
 def clean(text: str) -> str:
     """`text` without what a terminal would obey: only line breaks and tabs are left of the control characters."""
     return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _beside(said: Text) -> None:
+    # Without a stderr that takes it, there is nobody to tell.
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None:
+            _console(sys.stderr).print(said, soft_wrap=True)
 
 
 def _console(stream: TextIO) -> Console:

@@ -118,7 +118,10 @@ def resolve(
     if applied and not_applied:
         raise typer.BadParameter("--applied or --not-applied: only one of them is true; nothing was recorded")
     if not (applied or not_applied) or (result is not None and not applied):
-        raise typer.BadParameter("say --applied (and --result JSON), or --not-applied")
+        raise typer.BadParameter(
+            "say --applied with --result JSON (what the write would have returned, null for nothing), or "
+            f"--not-applied; `agentrun show {run}` has the write and its idempotency key, by which to find out"
+        )
     if applied and result is None:
         raise typer.BadParameter(
             "--applied needs --result JSON: what the write would have returned, which the run goes on with; "

@@ -11,13 +11,14 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from agentrun.cli.screen import clean, facts, instant, pretty, span, status, table
+from agentrun.cli.asking import asked
+from agentrun.cli.elsewhere import done_elsewhere
+from agentrun.cli.screen import clean, facts, instant, pretty, shortened, span, status, table
 from agentrun.cli.why import Standing
 from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import StepKind
 
 PRIVATE = ("request", "result", "progress")
-SHOWN_AT_FIRST, SHOWN_AT_LAST = 20, 80
 
 
 def run_json(run: Run, *, payloads: bool) -> dict[str, Any]:
@@ -44,22 +45,30 @@ def event_json(event: Event, *, payloads: bool) -> dict[str, Any]:
 
 
 def told(
-    run: Run, standing: Standing, events: Sequence[Event], steps: Sequence[Step], *, now: datetime, payloads: bool
+    run: Run,
+    standing: Standing,
+    events: Sequence[Event],
+    steps: Sequence[Step],
+    waits: Sequence[Mapping[str, Any]],
+    *,
+    now: datetime,
+    payloads: bool,
 ) -> Iterator[RenderableType]:
     """The screen, from top to bottom."""
     yield _header(run, now)
     if standing.why is not None:
         yield Text()
         yield Text("why  ", style="bold yellow") + Text(clean(standing.why))
+    yield from asked(waits, payloads=payloads)
     yield Text()
-    yield table("when", "after", "event", "what", title="Story", rows=_shortened(_event_rows(run, events)))
+    yield table("when", "after", "event", "what", title="Story", rows=shortened(_event_rows(run, events)))
     if steps:
         yield Text()
         yield table(
             "key", "step", "kind", "effect", "status", "attempt", "took", "tokens",
-            title="Journal", rows=_shortened([_step_row(step) for step in steps]),
+            title="Journal", rows=shortened([_step_row(step) for step in steps]),
         )  # fmt: skip
-    yield from _done_elsewhere(steps, now)
+    yield from done_elsewhere(steps, now)
     yield from _error(run)
     if payloads:
         yield from _payloads(run, steps)
@@ -175,32 +184,6 @@ _TROUBLES = {
 }
 
 
-def _done_elsewhere(steps: Sequence[Step], now: datetime) -> Iterator[RenderableType]:
-    """Remote and external steps: where they are, with whom, and when they were last heard of."""
-    rows = [_remote_row(step, now) for step in steps if step.kind in ("remote", "external")]
-    if rows:
-        yield Text()
-        yield table(
-            "key", "step", "queue", "status", "offered", "taken by", "taken", "last beat", "progress", "try",
-            "re-dispatched", title="Done elsewhere", rows=_shortened(rows),
-        )  # fmt: skip
-
-
-def _remote_row(step: Step, now: datetime) -> tuple[Any, ...]:
-    taken = step.status != "offered" and step.started_at is not None
-    progress = json.dumps(step.progress, ensure_ascii=False)[:80] if step.progress is not None else None
-    where = step.queue or "(no queue: a program elsewhere takes it)"
-    said = (step.key, step.name, where, status(step.status), _since(step.offered_at, now))
-    times = (step.by, _since(step.started_at, now), _since(step.heartbeat_at, now)) if taken else (None, None, None)
-    return *said, *times, progress, step.attempt, step.redispatch_count or None
-
-
-def _since(at: datetime | None, now: datetime) -> str | None:
-    if at is None:
-        return None
-    return f"{span(now - at)} ago" if at <= now else f"in {span(at - now)}"
-
-
 def _step_row(step: Step) -> tuple[Any, ...]:
     took = span(step.finished_at - step.started_at) if step.finished_at and step.started_at else None
     spent = step.usage.input_tokens + step.usage.output_tokens
@@ -208,14 +191,6 @@ def _step_row(step: Step) -> tuple[Any, ...]:
     # To its run a transaction is as safe to begin again as a read, and to whoever looks it is none.
     effect = "exactly once" if step.kind == StepKind.TRANSACTION else step.effect
     return step.key, step.name, step.kind, effect, state, step.attempt, took, f"{spent:,}" if spent else None
-
-
-def _shortened(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    left_out = len(rows) - SHOWN_AT_FIRST - SHOWN_AT_LAST
-    if left_out <= 0:
-        return rows
-    gap = (f"… {left_out:,} more, see --json", *[None] * (len(rows[0]) - 1))
-    return [*rows[:SHOWN_AT_FIRST], gap, *rows[-SHOWN_AT_LAST:]]
 
 
 def _error(run: Run) -> Iterator[RenderableType]:

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from enum import StrEnum
 from types import FrameType
 from typing import Annotated
 
@@ -37,6 +38,18 @@ APP = "agentrun.broker.default"
 OVERTIME_SECONDS = 60.0
 """How much longer than the drain budget a worker may take, for a write in flight, before it is killed."""
 
+
+class LogLevel(StrEnum):
+    """The levels that Celery's commands take."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+    FATAL = "FATAL"
+
+
 Signalled = Callable[[int, FrameType | None], object]
 
 
@@ -44,7 +57,9 @@ Signalled = Callable[[int, FrameType | None], object]
 def up(
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Runs at the same time.")] = 100,
     flower: Annotated[bool, typer.Option(help="Start Flower too.")] = True,
-    loglevel: Annotated[str, typer.Option("--loglevel", "-l", help="Of worker and beat.")] = "INFO",
+    loglevel: Annotated[
+        LogLevel, typer.Option("--loglevel", "-l", case_sensitive=False, help="Of worker and beat.")
+    ] = LogLevel.INFO,
     as_json: AsJson = False,
 ) -> None:
     """Everything on this machine: database and broker (embedded unless set), worker, beat, Flower. Ctrl-C ends it."""
@@ -85,7 +100,7 @@ def _plan(settings: Settings, servers: Servers, view: FlowerSettings | None, con
     return Up(settings, servers, tuple(queues), registry.names(), concurrency, view)
 
 
-def _run(plan: Up, servers: Servers, loglevel: str, *, as_json: bool) -> None:
+def _run(plan: Up, servers: Servers, loglevel: LogLevel, *, as_json: bool) -> None:
     migrate(servers.database_url)
     children = Children(_children(plan, loglevel), say=screen.remark, lock=servers.lock)
     with contextlib.closing(children), _signals_to(children.signalled):
@@ -99,7 +114,7 @@ def _run(plan: Up, servers: Servers, loglevel: str, *, as_json: bool) -> None:
             children.stop(plan.settings.drain_seconds + OVERTIME_SECONDS)
 
 
-def _children(plan: Up, loglevel: str) -> list[Child]:
+def _children(plan: Up, loglevel: LogLevel) -> list[Child]:
     env = {
         **os.environ,
         f"{PREFIX}DATABASE_URL": plan.servers.database_url,

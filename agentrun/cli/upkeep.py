@@ -17,8 +17,11 @@ from agentrun.cli.checks import Finding, Level, findings
 from agentrun.cli.desk import database_of, found_settings, load_kinds
 from agentrun.core.counting import counted
 from agentrun.core.errors import NotAllowed
+from agentrun.runtime.effects import UNDECLARED
 from agentrun.runtime.kinds import Kind, registry
+from agentrun.runtime.remotesteps import RemoteStep, remote_steps
 from agentrun.runtime.upkeep import Sweep
+from agentrun.settings import Settings
 from agentrun.store import schema
 
 group = typer.Typer()
@@ -43,17 +46,24 @@ def check(as_json: AsJson = False) -> None:
 
 @group.command("kinds")
 def kinds(as_json: AsJson = False) -> None:
-    """The kinds that AGENTRUN_IMPORTS registers, with their requests and options."""
+    """The kinds and remote steps that AGENTRUN_IMPORTS registers, with their requests and options."""
     settings = found_settings()
     load_kinds(settings)
-    known = [kind for name in registry.names() if (kind := registry.get(name)) is not None]
+    known = [registry.require(name) for name in registry.names()]
+    steps = [remote_steps.require(name) for name in remote_steps.names()]
     if as_json:
-        screen.show_json({"kinds": [_as_json(kind, settings.queue_of(kind.options.queue)) for kind in known]})
-    elif known:
-        rows = [(kind.name, _members(kind), settings.queue_of(kind.options.queue), _source(kind)) for kind in known]
-        screen.show(screen.table("kind", "request", "queue", "body", rows=rows))
-    else:
+        told = [_as_json(kind, settings.queue_of(kind.options.queue)) for kind in known]
+        screen.show_json({"kinds": told, "remote_steps": [_step_json(step, settings) for step in steps]})
+        return
+    if not known:
         screen.remark("no kinds; name the modules that hold your bodies in AGENTRUN_IMPORTS")
+    if known or steps:
+        rows = [(kind.name, _members(kind), settings.queue_of(kind.options.queue), _body(kind)) for kind in known]
+        rows += [
+            (step.name, _members(step), settings.queue_of(step.queue), f"remote step {_source(step.function)}")
+            for step in steps
+        ]
+        screen.show(screen.table("kind", "request", "queue", "body", rows=rows))
 
 
 @group.command("migrate")
@@ -105,7 +115,8 @@ def _as_json(kind: Kind, queue: str) -> dict[str, Any]:
     options = kind.options
     return {
         "name": kind.name,
-        "body": _source(kind),
+        "body": _source(kind.body),
+        "agent": _agent(kind),
         "async": kind.is_async,
         "queue": queue,
         "max_requeues": options.max_requeues,
@@ -116,9 +127,32 @@ def _as_json(kind: Kind, queue: str) -> dict[str, Any]:
     }
 
 
-def _members(kind: Kind) -> str:
-    return ", ".join(kind.takes) or "nothing"
+def _step_json(step: RemoteStep, settings: Settings) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "function": _source(step.function),
+        "async": step.is_async,
+        "queue": settings.queue_of(step.queue),
+        "effect": None if step.declares is UNDECLARED else str(step.declares.effect),
+        "input": step.input.json_schema(),
+    }
 
 
-def _source(kind: Kind) -> str:
-    return f"{getattr(kind.body, '__module__', '?')}.{getattr(kind.body, '__qualname__', '?')}"
+def _members(registered: Kind | RemoteStep) -> str:
+    return ", ".join(registered.takes) or "nothing"
+
+
+def _body(kind: Kind) -> str:
+    agent = _agent(kind)
+    return _source(kind.body) if agent is None else f"agent {agent}"
+
+
+def _agent(kind: Kind) -> str | None:
+    """The agent's name, else its kind's: every agent has the same body."""
+    if "agent" not in kind.about:
+        return None
+    return getattr(kind.about["agent"], "name", None) or kind.name
+
+
+def _source(function: object) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"

@@ -129,7 +129,8 @@ def _elsewhere(run: Run, pending: Sequence[Step], moment: Moment, *, overdue: bo
 def _failed(run: Run, said_applied: Collection[str]) -> Standing:
     if run.pending_effect is not None:
         return Standing(
-            "a write was in flight when it stopped; find out, by its idempotency key, whether it happened",
+            "a write was in flight when it stopped; find out, by its idempotency key, whether it happened, and say "
+            "--applied with --result JSON, or --not-applied",
             of_failed(run.id, write_in_flight=True),
         )
     key = unfit_step_in(run.error)
@@ -141,7 +142,8 @@ def _failed(run: Run, said_applied: Collection[str]) -> Standing:
         )
     if run.reason is Reason.DEADLINE_EXCEEDED:
         # A redrive keeps the deadline, and ends there again.
-        again = f"agentrun show {run.id} --payloads --json | jq .request | agentrun enqueue {run.kind} - --deadline 1h"
+        enqueue = f"agentrun enqueue {quote(run.kind)} - --deadline 1h"
+        again = f"agentrun show {run.id} --payloads --json | jq .request | {enqueue}"
         return Standing("its time was over; enqueue it again with more time", again)
     if code_changed((run.error or {}).get("type")):
         why = "the body's code has changed under it; with code that takes the recorded way, redrive it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from agentrun.core.errors import NonDeterminism
 from agentrun.core.failures import qualified_name
 
@@ -9,17 +11,19 @@ WORKER = "celery -A {app} worker -P threads -c 100 -Q {queue}"
 
 
 def of_failed(run_id: object, *, write_in_flight: bool = False, changed: bool = False, unfit: str | None = None) -> str:
-    """What helps a failed run. `changed` says that its code has changed under it.
+    """What helps a failed run, as one command. `changed` says that its code has changed under it.
+
+    Of an interrupted write only a person knows how it ended: the command changes nothing, and says what to answer.
 
     `unfit` is the key of the step that was resolved as applied, with a result that does not fit its function: a redrive
     would read the same again.
     """
     if write_in_flight:
-        return f"agentrun resolve {run_id} --applied --result JSON, or --not-applied"
+        return f"agentrun resolve {run_id}"
     if changed:
         return f"agentrun replay {run_id}"
     if unfit is not None:
-        return f"agentrun resolve {run_id} --key '{unfit}' --applied --result JSON"
+        return f"agentrun resolve {run_id} --key {quote(unfit)} --applied --result JSON"
     return f"agentrun redrive {run_id}"
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def migrate(url: str, revision: str = "head") -> str | None:
-    """Bring the database to `revision`; returns the revision it is at. Safe to run from several places at once."""
+    """Bring the database to `revision`; returns the revision it is at. Safe to run from several places at once.
+
+    Raises SchemaMismatch where a newer agentrun was there: nothing is known of the way from its revision.
+    """
     from alembic import command
 
     go = command.downgrade if leads_down(url, revision) else command.upgrade
@@ -28,11 +31,14 @@ def migrate(url: str, revision: str = "head") -> str | None:
 
 
 def leads_down(url: str, revision: str) -> bool:
-    """Whether `revision` is older than what the database is at, so that going there drops what came since."""
-    there = current(url)
+    """Whether `revision` is older than what the database is at, so that going there drops what came since.
+
+    Raises SchemaMismatch as `migrate`.
+    """
+    there, scripts = current(url), _scripts(url)
+    _require_known(there, scripts)
     if there is None or revision == "base":
         return revision == "base"
-    scripts = _scripts(url)
     target = scripts.get_revision(revision).revision
     return target != there and target in {script.revision for script in scripts.iterate_revisions(there, "base")}
 
@@ -53,7 +59,7 @@ def head() -> str | None:
 
 def is_known(url: str) -> bool:
     """Whether this code has the revision that the database is at. A newer agentrun's it has not."""
-    return current(url) in {script.revision for script in _scripts(url).walk_revisions()}
+    return current(url) in _revisions(_scripts(url))
 
 
 def require_head(url: str) -> None:
@@ -65,10 +71,24 @@ def require_head(url: str) -> None:
             missing=True,
         )
     if there != needed:
+        _require_known(there, _scripts(url))
         raise SchemaMismatch(
             f"the database's schema is at revision {there}, this version of agentrun needs {needed}; "
             "run `agentrun migrate`"
         )
+
+
+def _require_known(there: str | None, scripts: ScriptDirectory) -> None:
+    """Raises SchemaMismatch where a newer agentrun has made the schema: migrating would not help."""
+    if there is not None and there not in _revisions(scripts):
+        raise SchemaMismatch(
+            f"the database's schema is at revision {there} of a newer agentrun, and this version needs "
+            f"{scripts.get_current_head()}; run `pip install --upgrade agentrun`"
+        )
+
+
+def _revisions(scripts: ScriptDirectory) -> set[str]:
+    return {script.revision for script in scripts.walk_revisions()}
 
 
 def engine(url: str) -> Engine:

@@ -38,6 +38,11 @@ def explained(error: BaseException) -> ConfigurationError | None:
             )
         case psycopg.errors.InsufficientPrivilege():
             return ConfigurationError(f"the user of AGENTRUN_DATABASE_URL may not do this: {_first_line(error)}")
+        case psycopg.errors.ReadOnlySqlTransaction():
+            return ConfigurationError(
+                f"the database of AGENTRUN_DATABASE_URL takes no write ({_first_line(error)}): a standby, or its "
+                "default_transaction_read_only is on; `agentrun doctor` says which, and the command that helps"
+            )
         case psycopg.OperationalError():
             return ConfigurationError(
                 f"the database of AGENTRUN_DATABASE_URL cannot be reached: {_first_line(error)}; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 import threading
@@ -95,6 +96,31 @@ def test_the_inbox_lists_what_waits_oldest_first_with_the_command_that_answers(c
     shown = " ".join(cli("inbox").out.split())
     assert "refund?" in shown
     assert "boss" in shown
+
+
+def test_what_the_inbox_says_can_be_pasted_as_it_stands(
+    cli: Cli, waiting: Waiting, result: Callable[[UUID], Any]
+) -> None:
+    run_id, parcel = waiting("refund", {}), waiting("send")
+    said = [line[line.index("agentrun ") :].rstrip() for line in cli("inbox").out.splitlines() if "agentrun " in line]
+    assert said == [f"agentrun {verb} {run} --key '#1'" for verb, run in
+                    (("approve", run_id), ("reject", run_id), ("input", parcel))]  # fmt: skip
+    assert cli(*shlex.split(said[1])[1:], "--by", "boss").code == 0
+    assert cli(*shlex.split(said[0])[1:], "--by", "boss").code == 14, "answered already"
+
+
+def test_show_tells_the_question_that_a_run_asks_and_its_payload_only_when_asked(cli: Cli, waiting: Waiting) -> None:
+    run_id = str(waiting("refund", {}))
+    shown = cli("show", run_id).out
+    assert "refund?" in shown
+    assert "boss" in shown
+    assert "s3cr3t" not in shown
+    assert "s3cr3t" not in cli("show", run_id, "--json").out
+    assert f"agentrun show {run_id} --payloads" in shown
+    assert "s3cr3t" in cli("show", run_id, "--payloads").out
+    told = cli("show", run_id, "--payloads", "--json").json["waits"]
+    assert [(wait["kind"], wait["key"], wait["name"]) for wait in told] == [("approval", "#1", "refund?")]
+    assert "s3cr3t" in str(told)
 
 
 def test_what_only_a_token_answers_is_listed_as_such(cli: Cli, waiting: Waiting) -> None:

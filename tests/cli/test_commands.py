@@ -8,8 +8,10 @@ from collections.abc import Callable
 from uuid import UUID, uuid4
 
 import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
 
-from agentrun import Client, Status
+from agentrun import Client, Status, register_agent, remote_step
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry
 from agentrun.settings import Settings
@@ -242,11 +244,24 @@ def test_resolve_says_which_write_is_in_flight_still(cli: Cli, client: Client, e
     assert "nobody knows" not in said.out
 
 
+def test_what_heals_an_interrupted_write_can_be_pasted_changes_nothing_and_tells_both_answers(
+    cli: Cli, client: Client, ended: Ended
+) -> None:
+    run_id = ended("pay")
+    heal = cli("show", str(run_id), "--json").json["heal"]
+    assert heal == f"agentrun resolve {run_id}"
+    said = cli(*shlex.split(heal)[1:])
+    err = " ".join(said.err.replace("│", " ").split())
+    assert (said.code, "--applied with --result JSON" in err, "--not-applied" in err) == (2, True, True)
+    assert f"agentrun show {run_id}" in err
+    assert [step.status for step in client.steps(run_id)] == ["started"]
+
+
 def test_resolve_tells_an_interrupted_write_and_the_run_goes_on(
     cli: Cli, client: Client, engine: Engine, ended: Ended
 ) -> None:
     run_id = ended("pay", None)
-    assert f"agentrun resolve {run_id} --applied" in cli("show", str(run_id)).out
+    assert f"agentrun resolve {run_id}" in cli("show", str(run_id)).out
     told = cli("resolve", str(run_id), "--applied", "--result", '"receipt 4711"', "--json").json
     assert told["status"] == "queued"
     assert engine.run(run_id).outcome == "completed"
@@ -335,6 +350,24 @@ def test_kinds_tells_requests_and_options(cli: Cli, settings: Settings) -> None:
     assert told["render"]["request"]["required"] == ["width", "height"]
     assert told["greet"]["queue"] == settings.queue
     assert "width, height" in cli("kinds").out
+
+
+def _render(page: int) -> str:
+    return f"page {page}"
+
+
+def test_kinds_shows_an_agent_by_its_name_and_the_remote_steps(cli: Cli, kinds: Registry) -> None:
+    register_agent(Agent(TestModel(), name="desk"), name="support", kinds=kinds)
+    remote_step("render-page", effect="read_only")(_render)
+    said = cli("kinds")
+    assert "agent desk" in said.out
+    assert "AgentBody" not in said.out
+    (line,) = [line for line in said.out.splitlines() if line.startswith("render-page")]
+    assert "remote step" in line
+    told = cli("kinds", "--json").json
+    assert {kind["name"]: kind["agent"] for kind in told["kinds"]}["support"] == "desk"
+    step = {step["name"]: step for step in told["remote_steps"]}["render-page"]
+    assert (step["effect"], step["function"].startswith("tests.cli.")) == ("read_only", True)
 
 
 def test_an_unknown_run_is_not_found_by_any_command(cli: Cli) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import pytest
 import typer
+from redis import Redis
 
 from agentrun import Client, Status
 from agentrun.cli.form import filled
@@ -18,6 +20,8 @@ from agentrun.embedded.home import Home
 from agentrun.embedded.server import free_port
 from agentrun.runtime.engine import Engine
 from agentrun.settings import Settings
+from agentrun.store.database import Database
+from agentrun.testing.rows import Rows
 from tests.cli.conftest import Cli
 
 Ended = Callable[..., UUID]
@@ -134,6 +138,64 @@ def test_both_answers_to_one_question_settle_no_write(cli: Cli, client: Client, 
 
 def test_an_unknown_revision_is_4(cli: Cli) -> None:
     refused(cli, 4, "migrate", "--to", "9999", says="9999")
+
+
+@pytest.mark.parametrize("command", [["migrate"], ["migrate", "--to", "base", "--yes"], ["check"]])
+def test_a_schema_of_a_newer_version_is_4_and_sends_nobody_to_migrate(
+    cli: Cli, database: Database, command: list[str]
+) -> None:
+    with database.connection() as connection:
+        connection.execute("UPDATE agentrun.alembic_version SET version_num = '9999'")
+    said = cli(*command)
+    assert (said.code, "pip install --upgrade agentrun" in said.err, "agentrun migrate" in said.err) == (4, True, False)
+
+
+@pytest.fixture
+def read_only(settings: Settings, rows: Rows, database: Database) -> UUID:
+    """Every session of the test's database, from now on; there is one run in it."""
+    run_id = rows.queued()
+    name = urlsplit(settings.require_database()).path[1:]
+    with database.connection() as connection:
+        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return run_id
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["enqueue", "greet", '"x"'],
+        ["cancel", "RUN"],
+        ["signal", "RUN", "paid"],
+        ["budget", "ann", "--max-tokens", "5"],
+        ["purge", "--older-than", "1d"],
+        ["sweep"],
+        ["migrate", "--to", "base", "--yes"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_database_that_takes_no_write_is_3_and_named(cli: Cli, read_only: UUID, command: list[str]) -> None:
+    refused(cli, 3, *(str(read_only) if word == "RUN" else word for word in command), says="takes no write")
+
+
+def test_check_sees_a_database_that_takes_no_write(cli: Cli, read_only: UUID) -> None:
+    said = cli("check", "--json")
+    (found,) = [each for each in said.json["findings"] if each["level"] == "error"]
+    assert (said.code, found["about"], "default_transaction_read_only" in found["says"]) == (3, "database", True)
+
+
+def test_check_sees_a_redis_that_is_full(cli: Cli, redis: Redis) -> None:
+    redis.config_set("maxmemory", 1)
+    try:
+        said = cli("check", "--json")
+    finally:
+        redis.config_set("maxmemory", 0)
+    (found,) = [each for each in said.json["findings"] if each["level"] == "error"]
+    assert (said.code, found["about"], "maxmemory" in found["says"]) == (3, "broker", True)
+
+
+@pytest.mark.parametrize("name", ["nofile.json", "journals/nofile", "a.journal"])
+def test_a_journal_that_is_not_there_is_told_as_such(cli: Cli, name: str) -> None:
+    refused(cli, 5, "replay", name, says=f"there is no file `{name}`")
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_show_tells_where_a_remote_step_is(
 ) -> None:
     run_id = parked("remote")
     shown = cli("show", str(run_id))
-    assert "1 step on offer in queue `gpu`" in shown.out
+    assert "its step is on offer, and no live worker consumes `gpu`" in shown.out
     assert "Done elsewhere" in shown.out
     with psycopg.connect(database_url) as connection:
         connection.execute(

@@ -150,7 +150,7 @@ def test_what_the_reaper_dead_letters(
     rows.expire_lease(run_id)
     assert sweep().dead_lettered == 1
     found = doctor()
-    assert found[check]["heal"].startswith(heal.format(run_id))
+    assert found[check]["heal"] == heal.format(run_id)
     assert found["exit"] == 1
 
 
@@ -262,7 +262,7 @@ def test_commands_name_the_application_that_workers_were_started_with(
     run_sql("""UPDATE agentrun.processes SET about = '{"app": "shop.celery"}'""")
     assert doctor()["no_worker"]["heal"] == "celery -A shop.celery worker -P threads -c 100 -Q gpu"
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '2 min'")
-    assert cli("show", str(run_id), "--json").json["heal"] == "celery -A shop.celery worker -P threads -c 100"
+    assert cli("show", str(run_id), "--json").json["heal"] == "celery -A shop.celery worker -P threads -c 100 -Q gpu"
 
 
 @pytest.mark.parametrize(
@@ -658,6 +658,25 @@ def test_each_namespace_is_its_own_until_all_are_asked_for(
     assert (found["no_worker"]["namespace"], found["exit"]) == ("other", 2)
     assert str(run_id) not in found["no_worker"]["heal"]
     assert "[other]" in cli("doctor", "--all-namespaces").out
+
+
+def test_a_namespace_with_nothing_in_it_is_told_where_others_have_something(
+    doctor: Doctor, healthy: Engine, database: Any
+) -> None:
+    mistyped = {"AGENTRUN_NAMESPACE": "tema"}
+    Rows(database, namespace="team").queued()
+    found = doctor(**mistyped)["empty_namespace"]
+    assert (found["severity"], found["namespace"], found["heal"]) == (
+        "notice", "tema", "agentrun doctor --all-namespaces",
+    )  # fmt: skip
+    assert "default, team" in found["evidence"]
+    Rows(database, namespace="tema").queued()
+    assert "empty_namespace" not in doctor(**mistyped)
+    assert "empty_namespace" not in doctor("--all-namespaces", **mistyped)
+
+
+def test_a_database_with_nothing_in_it_has_no_mistyped_namespace(doctor: Doctor) -> None:
+    assert "empty_namespace" not in doctor()
 
 
 def test_the_screen_has_symptom_cause_evidence_and_the_command_worst_first(

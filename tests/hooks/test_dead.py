@@ -103,7 +103,7 @@ def test_what_the_reaper_dead_letters_is_told_with_the_command_that_helps(
     assert (said[str(poison)]["reason"], said[str(poison)]["crashes"]) == ("retries_exhausted", 1)
     assert said[str(poison)]["command"] == f"agentrun redrive {poison}"
     assert said[str(writing)]["write_in_flight"] is True
-    assert said[str(writing)]["command"] == f"agentrun resolve {writing} --applied --result JSON, or --not-applied"
+    assert said[str(writing)]["command"] == f"agentrun resolve {writing}"
 
 
 def test_a_result_that_an_operator_said_and_that_does_not_fit_is_to_be_said_again(
