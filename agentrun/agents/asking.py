@@ -191,8 +191,9 @@ def declared_approval(ctx: RunContext[Any], name: str) -> Approval | None:
 def refuse_unasked(ctx: RunContext[Any], name: str) -> None:
     """Raises BodyError for a tool that needs an approval, by its own word or the operator's, where no run can park."""
     around = AROUND.get()
-    said = around is not None and name in around.approvals
-    if (around.approvals[name] if around and said else declared_approval(ctx, name)) is not None:
+    said: Mapping[str, Approval | None] = around.approvals if around is not None else {}
+    needed = said[name] if name in said else declared_approval(ctx, name)
+    if needed is not None:
         raise BodyError(
             f"tool `{name}` waits for an approval, and nobody can be asked inside a non-idempotent write, which is one "
             "step with all that happens in it; it was not called. Run its agent in a tool that may be repeated"

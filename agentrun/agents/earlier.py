@@ -8,9 +8,7 @@ from typing import Any
 from agentrun.agents.answers import says_it_returned
 from agentrun.agents.scope import Scope
 from agentrun.core.errors import NonDeterminism, WriteWithoutLease
-from agentrun.core.words import Effect, StepKind, StepStatus
-
-ENDED = frozenset({StepStatus.COMPLETED, StepStatus.FAILED})
+from agentrun.core.words import ENDED, Effect, StepKind, StepStatus
 
 LEFT_OUT = (
     "model `{name}` without it: no tool of the agent takes that call any more (one was renamed, is gone, or has other "

@@ -57,10 +57,8 @@ def unknown_tools(agent: AbstractAgent[Any, Any], names: Iterable[str]) -> list[
     if made_per_run or renamed or any(map(_brings_tools, leaf_capabilities(agent.root_capability))):
         return []
     prefixed = any(isinstance(each, PrefixedToolset) for each in wrappers)
-    known = [name for holder in holders for name in _names(holder)]
-    return [
-        name for name in names if name not in known and not (prefixed and any(map(name.endswith, known)))
-    ]  # fmt: skip
+    known = tuple(name for holder in holders for name in _names(holder))
+    return [name for name in names if name not in known and not (prefixed and name.endswith(known))]
 
 
 def output_writes(agent: AbstractAgent[Any, Any]) -> Iterator[str]:

@@ -36,8 +36,7 @@ def probe(settings: Settings) -> Probed:
 
 def _redis(client: Redis) -> Probed:
     about = client.info("server")  # pyright: ignore[reportUnknownMemberType]
-    said = f"{about.get('server_name', 'redis')} {about.get('valkey_version') or about.get('redis_version')}"
-    return Probed(said)
+    return Probed(f"{about.get('server_name', 'redis')} {about.get('valkey_version') or about.get('redis_version')}")
 
 
 def _other(settings: Settings) -> Probed:

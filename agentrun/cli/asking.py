@@ -10,11 +10,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from agentrun.cli import screen
-from agentrun.core.words import WaitKind
+from agentrun.runtime.filters import ASKED_OF_PEOPLE
 
 Row = Mapping[str, Any]
-
-OF_PEOPLE = (WaitKind.APPROVAL, WaitKind.INPUT, WaitKind.SIGNAL)
 
 
 def inbox_row(row: Row, *, payloads: bool) -> list[Any]:
@@ -31,7 +29,7 @@ def inbox_json(row: Row, *, payloads: bool) -> dict[str, Any]:
 
 def asked(rows: Sequence[Row], *, payloads: bool) -> Iterator[RenderableType]:
     """What one run asks, for its screen."""
-    of_people = [row for row in rows if row["kind"] in OF_PEOPLE]
+    of_people = [row for row in rows if row["kind"] in ASKED_OF_PEOPLE]
     if not of_people:
         return
     yield Text()
@@ -47,7 +45,7 @@ def asked_json(rows: Sequence[Row], *, payloads: bool) -> list[dict[str, Any]]:
     return [
         {name: row[name] for name in names} | _key_and_asks(row, payloads=payloads)
         for row in rows
-        if row["kind"] in OF_PEOPLE
+        if row["kind"] in ASKED_OF_PEOPLE
     ]
 
 

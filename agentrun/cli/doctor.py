@@ -22,7 +22,7 @@ from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, exami
 from agentrun.settings import PREFIX, Settings
 from agentrun.store.database import Database
 from agentrun.store.diagnosis import READ_ONLY
-from agentrun.store.schema import is_known, require_head
+from agentrun.store.schema import require_head
 from agentrun.store.troubles import explained
 from agentrun.store.watching import moment
 
@@ -77,7 +77,7 @@ def _looked_at(settings: Settings, *, all_namespaces: bool, broker: bool) -> Ite
                 yield from _nothing_here(database, every[0])
             yield from _own_clock(database, settings)
     except SchemaMismatch as error:
-        yield _schema(settings, error)
+        yield _schema(error)
     except Exception as error:
         known = error if isinstance(error, ConfigurationError) else explained(error)
         if known is None:
@@ -163,14 +163,12 @@ def _waiting(run: Run, steps: Sequence[Step], now: datetime) -> tuple[list[Row],
     return [each for each in due if each["oldest"] >= 0], [each for each in offered if each["oldest"] >= 0]
 
 
-def _schema(settings: Settings, error: SchemaMismatch) -> Finding:
-    if error.missing:
-        return _broken("schema", str(error), "nobody has made it yet", "agentrun migrate")
-    if is_known(settings.require_database()):
-        return _broken("schema", str(error), "an older version of agentrun was here", "agentrun migrate")
-    # Migrating would not help: it knows no way from there.
-    cause = "a newer version of agentrun was here, and this one does not know its schema"
-    return _broken("schema", str(error).partition("; run")[0], cause, "pip install --upgrade agentrun")
+def _schema(error: SchemaMismatch) -> Finding:
+    if error.newer:
+        cause = "a newer version of agentrun was here, and this one does not know its schema"
+        return _broken("schema", str(error).partition("; run")[0], cause, "pip install --upgrade agentrun")
+    cause = "nobody has made it yet" if error.missing else "an older version of agentrun was here"
+    return _broken("schema", str(error), cause, "agentrun migrate")
 
 
 def _broken(check: str, says: str, cause: str, heal: str) -> Finding:

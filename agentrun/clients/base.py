@@ -14,7 +14,6 @@ from agentrun.core.errors import ConfigurationError, InvalidRequest, NotAllowed
 from agentrun.core.wake import Publisher
 from agentrun.runtime.answers import Answers
 from agentrun.runtime.asked import Asked
-from agentrun.runtime.checks import shown
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.external import External
@@ -188,10 +187,3 @@ def as_uuid(value: RunId) -> UUID:
         return value if isinstance(value, UUID) else UUID(value)
     except (ValueError, AttributeError, TypeError):
         raise InvalidRequest(f"a run id is a uuid, not {str(value)[:40]!r}") from None
-
-
-def checked_flag(what: str, value: object) -> bool:
-    """True or false, of what decides whether a write is repeated. Raises InvalidRequest: the text `false` is true."""
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"{what} must be True or False, not {shown(value)}")
-    return value

@@ -8,10 +8,11 @@ from decimal import Decimal
 from typing import Any, Literal
 from uuid import UUID
 
-from agentrun.clients.base import Face, RunId, as_uuid, checked_flag
+from agentrun.clients.base import Face, RunId, as_uuid
 from agentrun.core.actors import Actor
 from agentrun.core.records import Purged, Redispatched, Run, TakenStep
 from agentrun.core.words import Status
+from agentrun.runtime.checks import checked_flag
 from agentrun.runtime.purging import BATCH, purge
 
 

@@ -46,14 +46,15 @@ class ConfigurationError(AgentrunError):
 class SchemaMismatch(ConfigurationError):
     """The database's schema is not the revision that this code needs; the message names the command.
 
-    `missing`: there is none yet, so no other version can have been here.
+    `missing`: there is none yet, so no other version can have been here. `newer`: a later version was, and migrating
+    leads nowhere.
     """
 
     exit_code = 4
 
-    def __init__(self, message: str, *, missing: bool = False) -> None:
+    def __init__(self, message: str, *, missing: bool = False, newer: bool = False) -> None:
         super().__init__(message)
-        self.missing = missing
+        self.missing, self.newer = missing, newer
 
 
 class InvalidRequest(AgentrunError):

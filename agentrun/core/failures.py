@@ -23,7 +23,19 @@ from agentrun.core.retry_after import wait_named_by
 from agentrun.core.safe_text import safe_text
 from agentrun.core.words import FailureClass
 
-__all__ = ["Failure", "classifies", "classify", "describe", "failed_steps_in", "qualified_name", "unfit_step_in"]
+__all__ = [
+    "WAIT_EXPIRED",
+    "Failure",
+    "classifies",
+    "classify",
+    "describe",
+    "failed_steps_in",
+    "qualified_name",
+    "unfit_step_in",
+]
+
+WAIT_EXPIRED = "agentrun.WaitExpired"
+"""The type of a stored error: nobody answered in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,9 @@ class StepStatus(StrEnum):
     REDO = "redo"
 
 
+ENDED = frozenset({StepStatus.COMPLETED, StepStatus.FAILED})
+
+
 class Effect(StrEnum):
     """What repeating a step would do (ADR-111, ADR-112)."""
 

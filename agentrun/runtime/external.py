@@ -19,7 +19,7 @@ from agentrun.core.errors import AlreadyDecided, InvalidRequest, NotAllowed, Not
 from agentrun.core.failures import Failure
 from agentrun.core.records import Redispatched, Run, TakenStep
 from agentrun.core.wake import Wake
-from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
+from agentrun.core.words import ENDED, Effect, FailureClass, StepKind, StepStatus
 from agentrun.runtime.checks import checked_name, checked_seconds
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.filters import LARGEST_PAGE, checked_filter, checked_limit, checked_token
@@ -32,7 +32,6 @@ from agentrun.store.connect import type_of_row
 from agentrun.store.sql import Statement
 
 Row = Mapping[str, Any]
-_ENDED = (StepStatus.COMPLETED, StepStatus.FAILED)
 
 
 class External:
@@ -217,7 +216,7 @@ class External:
         row = self._database.row(offers.STATE, {"run_id": run_id, "key": key})
         if row is None or row["namespace"] != self._settings.namespace or row["kind"] != StepKind.EXTERNAL:
             raise NotFound("no step belongs to this token")
-        if row["status"] in _ENDED:
+        if row["status"] in ENDED:
             raise AlreadyDecided(f"step {key} of run `{run_id}` has ended ({row['status']}); the first outcome counts")
         if row["status"] != StepStatus.STARTED or row["token_digest"] != token_digest(token):
             raise _stale(run_id, key)
@@ -226,7 +225,7 @@ class External:
     def _refused(self, run_id: UUID, key: str) -> NotAllowed:
         """It was this token's a moment ago."""
         row = self._database.row(offers.STATE, {"run_id": run_id, "key": key})
-        if row is not None and row["status"] in _ENDED:
+        if row is not None and row["status"] in ENDED:
             return AlreadyDecided(f"step {key} of run `{run_id}` has ended ({row['status']}); the first outcome counts")
         return _stale(run_id, key)
 

@@ -10,11 +10,9 @@ from uuid import UUID
 
 from agentrun.core.counting import counted
 from agentrun.core.errors import NonDeterminism
-from agentrun.core.words import Status, StepKind, StepStatus
+from agentrun.core.words import ENDED, Status, StepKind
 from agentrun.runtime.journals import Journal
 from agentrun.runtime.settling import Broke, Ending, Finished
-
-ENDED = (StepStatus.COMPLETED, StepStatus.FAILED)
 
 
 @dataclass(frozen=True, slots=True)

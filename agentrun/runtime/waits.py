@@ -17,7 +17,7 @@ from uuid import UUID
 
 from agentrun.core.codec import decode, digest
 from agentrun.core.errors import NonDeterminism, StepFailed, WaitExpired
-from agentrun.core.failures import Failure, failed_steps_in
+from agentrun.core.failures import WAIT_EXPIRED, Failure, failed_steps_in
 from agentrun.core.outcome import LeaseLost, Parked
 from agentrun.core.wake import Wake
 from agentrun.core.words import Effect, FailureClass, Status, StepKind, StepStatus, WaitKind, WaitStatus
@@ -196,7 +196,7 @@ class Waits:
         if spec.waits_for is WaitKind.CHILD:
             return await self._child_ended(spec, row)
         if row["status"] == WaitStatus.EXPIRED and decode(row["resolution"]) == {"expired": "fail"}:
-            return None, Failure(FailureClass.UNKNOWN, _EXPIRED, f"nobody answered `{spec.name}` in time", spec.key)
+            return None, Failure(FailureClass.UNKNOWN, WAIT_EXPIRED, f"nobody answered `{spec.name}` in time", spec.key)
         return (spec.answer(row) if spec.answer is not None else row["resolution"] or "null"), None
 
     async def _child_ended(self, spec: WaitSpec, row: Mapping[str, Any]) -> tuple[str | None, Failure | None]:
@@ -257,9 +257,6 @@ class Waits:
         return await self.steps.writer.write(Write(statement, params))
 
 
-_EXPIRED = "agentrun.WaitExpired"
-
-
 def _same_wait(spec: WaitSpec, row: Mapping[str, Any]) -> None:
     """Raises NonDeterminism where the key's wait is another: its answer is none to this one."""
     if (row["kind"], row["name"]) != (str(spec.waits_for), spec.name):
@@ -292,6 +289,6 @@ def _said(spec: WaitSpec) -> str:
 
 
 def _as_raised(failed: StepFailed) -> StepFailed:
-    if failed.error_type == _EXPIRED:
+    if failed.error_type == WAIT_EXPIRED:
         return WaitExpired(failed.key, failed.name, failed.error_type, failed.message, failed.failure_class)
     return failed

@@ -12,13 +12,13 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, UUID, aggregate_orde
 
 from agentrun.core.alarms import NoticeEnding
 from agentrun.core.errors import NonDeterminism
-from agentrun.core.failures import qualified_name
+from agentrun.core.failures import WAIT_EXPIRED, qualified_name
 from agentrun.core.words import Status, StepStatus, WaitKind, WaitStatus
 from agentrun.store.episodes import ALIVE
 from agentrun.store.inflight import write_left_behind
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
-from agentrun.store.sql import Statement, compiled, later, now, number, param, text_in, word
+from agentrun.store.sql import Statement, compiled, error_type, later, now, number, param, text_in, word
 from agentrun.store.steering import unfit_answer
 from agentrun.store.sweeping import queue_names
 from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
@@ -150,8 +150,8 @@ def _dead() -> Statement:
     cause = case(
         (write_left_behind(runs.c.id), word("write")),
         (died_of == word("remote_step_lost"), word("lost_step")),
-        (died_of == literal_column(f"'{qualified_name(NonDeterminism)}'"), word("code")),
-        (died_of == literal_column("'agentrun.WaitExpired'"), word("unanswered")),
+        (died_of == error_type(qualified_name(NonDeterminism)), word("code")),
+        (died_of == error_type(WAIT_EXPIRED), word("unanswered")),
         (and_(runs.c.reason == word("retries_exhausted"), runs.c.crash_count > number(0)), word("crashes")),
         else_=word("other"),
     )

@@ -57,21 +57,17 @@ def head() -> str | None:
     return _scripts("postgresql://").get_current_head()
 
 
-def is_known(url: str) -> bool:
-    """Whether this code has the revision that the database is at. A newer agentrun's it has not."""
-    return current(url) in _revisions(_scripts(url))
-
-
 def require_head(url: str) -> None:
     """Raises SchemaMismatch where the database is not at this code's revision."""
-    there, needed = current(url), head()
+    there, scripts = current(url), _scripts(url)
+    needed = scripts.get_current_head()
     if there is None:
         raise SchemaMismatch(
             f"the database has no schema yet, this version of agentrun needs {needed}; run `agentrun migrate`",
             missing=True,
         )
     if there != needed:
-        _require_known(there, _scripts(url))
+        _require_known(there, scripts)
         raise SchemaMismatch(
             f"the database's schema is at revision {there}, this version of agentrun needs {needed}; "
             "run `agentrun migrate`"
@@ -80,15 +76,12 @@ def require_head(url: str) -> None:
 
 def _require_known(there: str | None, scripts: ScriptDirectory) -> None:
     """Raises SchemaMismatch where a newer agentrun has made the schema: migrating would not help."""
-    if there is not None and there not in _revisions(scripts):
+    if there is not None and there not in {script.revision for script in scripts.walk_revisions()}:
         raise SchemaMismatch(
             f"the database's schema is at revision {there} of a newer agentrun, and this version needs "
-            f"{scripts.get_current_head()}; run `pip install --upgrade agentrun`"
+            f"{scripts.get_current_head()}; run `pip install --upgrade agentrun`",
+            newer=True,
         )
-
-
-def _revisions(scripts: ScriptDirectory) -> set[str]:
-    return {script.revision for script in scripts.walk_revisions()}
 
 
 def engine(url: str) -> Engine:

@@ -142,6 +142,13 @@ def word(value: str) -> ColumnElement[str]:
     return literal_column(f"'{value}'")
 
 
+def error_type(name: str) -> ColumnElement[str]:
+    """The name of an error's type, as a stored error has it, as an SQL literal."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(f"{name!r} is no type")
+    return literal_column(f"'{name}'")
+
+
 def number(value: int) -> ColumnElement[int]:
     """A small constant as an SQL literal."""
     return literal_column(str(int(value)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, and_, case, exists, func, literal_column, null, or_, select, update
+from sqlalchemy import ColumnElement, Text, and_, case, exists, func, null, or_, select, update
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.sql.selectable import CTE
 
@@ -14,10 +14,10 @@ from agentrun.core.failures import qualified_name
 from agentrun.core.words import EventType, Reason, Status, StepStatus, WaitStatus
 from agentrun.store.inflight import write_left_behind
 from agentrun.store.mover import BY, IN_NAMESPACE, RUN_ID, RUNNING, final_statement, moved, redone, statement, told
-from agentrun.store.sql import Statement, beside_key, later, now, number, param, text_in, word
+from agentrun.store.sql import Statement, beside_key, error_type, later, now, number, param, text_in, word
 from agentrun.store.tables import event_seq, moves, runs, steps, waits
 
-_INVALID_RESULT: ColumnElement[str] = literal_column(f"'{qualified_name(InvalidResult)}'")
+_INVALID_RESULT = error_type(qualified_name(InvalidResult))
 
 
 def _cancel() -> Statement:
