@@ -24,10 +24,16 @@ from agentrun.runtime.spending import checked_cost, checked_tokens
 from agentrun.store import steering
 from agentrun.store.budgets import BUDGET_SET, BUDGETS_LISTED
 from agentrun.store.connect import type_of_row
-from agentrun.store.reads import OPEN_CHILDREN, RUNS_FAILED
+from agentrun.store.mover import LOCK_RUN
+from agentrun.store.orphans import OPEN_CHILDREN
+from agentrun.store.reads import RUNS_FAILED
+from agentrun.store.sql import Statement
 from agentrun.store.sweeping import IN_FLIGHT
 from agentrun.store.troubles import explaining
-from agentrun.store.waits import LOCK
+
+Both = tuple[Statement, Statement]
+_CANCELS: Both = (steering.CANCEL, steering.ASK_CANCEL)
+_CANCELS_OF_ORPHAN: Both = (steering.CANCEL_ORPHAN, steering.ASK_CANCEL_ORPHAN)
 
 
 class Operators:
@@ -48,10 +54,7 @@ class Operators:
         params = self._namespace | {"run_id": run_id, "by": name, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
         for decide in (self._decided,) * 3 + (self._decided_under_lock,):
             ended, asked = decide(params)
-            if ended is not None:
-                self.publisher.settled(run_id)
-                self.publisher.wake(*woken_parents([ended]))
-                self._cancel_children(run_id, by=name)
+            self._tell_end(ended, by=name)
             if ended is not None or asked is not None:
                 return self._commands.shown(run_id, to=by)
             run = self.status(run_id)
@@ -61,19 +64,23 @@ class Operators:
                 raise NotAllowed(f"run `{run_id}` is {run.status} and cannot be cancelled")
         raise NotAllowed(f"run `{run_id}` was redriven while it was being cancelled; cancel it again")
 
-    def _decided(self, params: Mapping[str, Any]) -> tuple[type_of_row | None, type_of_row | None]:
+    def _decided(self, params: Mapping[str, Any], both: Both = _CANCELS) -> tuple[type_of_row | None, ...]:
         """The run that was ended, or that was asked to end. None of both: it moved in between, or there was nothing to
         decide."""
-        ended = self.database.row(steering.CANCEL, params)
-        return ended, None if ended is not None else self.database.row(steering.ASK_CANCEL, params)
+        cancel, ask_cancel = both
+        ended = self.database.row(cancel, params)
+        return ended, None if ended is not None else self.database.row(ask_cancel, params)
 
-    def _decided_under_lock(self, params: Mapping[str, Any]) -> tuple[type_of_row | None, type_of_row | None]:
+    def _decided_under_lock(self, params: Mapping[str, Any]) -> tuple[type_of_row | None, ...]:
         """The same of a run that is claimed and put back in quick succession: no move comes between the two."""
-        lock = LOCK, {"run_ids": [params["run_id"]]}
-        both = (steering.CANCEL, params), (steering.ASK_CANCEL, params)
-        _, *decided = self.database.together(lock, *both)
-        ended, asked = (rows[0] if rows else None for rows in decided)
-        return ended, asked
+        _, *decided = self.database.together(*((each, params) for each in (LOCK_RUN, *_CANCELS)))
+        return tuple(rows[0] if rows else None for rows in decided)
+
+    def _tell_end(self, ended: type_of_row | None, *, by: str) -> None:
+        if ended is not None:
+            self.publisher.settled(ended["id"])
+            self.publisher.wake(*woken_parents([ended]))
+            self._cancel_children(ended["id"], by=by)
 
     def _may(self, by: Actor | str, scope: Scope, run_id: UUID) -> str:
         """The name for the record. An actor's scope is checked; a plain name is taken as it is."""
@@ -96,15 +103,14 @@ class Operators:
             self.end_orphan(child["id"], by=by)
 
     def end_orphan(self, run_id: UUID, *, by: str) -> bool:
-        """Cancel a child whose parent has ended. False: it had ended, or was asked to before."""
-        run = self.status(run_id)
-        if run.status.final or run.cancel_requested_at is not None:
-            return False
-        try:
-            self.cancel(run_id, by=by)
-        except NotAllowed:
-            return False
-        return True
+        """Cancel a child whose parent has come to nothing, or ask it to end.
+
+        False: it had ended or was asked to before, or it is no orphan any more, since somebody redrove one of them.
+        """
+        said = {"run_id": run_id, "by": by, "data": json.dumps({"reason": str(Reason.CANCELLED)})}
+        ended, asked = self._decided(self._namespace | said, _CANCELS_OF_ORPHAN)
+        self._tell_end(ended, by=by)
+        return ended is not None or asked is not None
 
     def redrive(self, run_id: UUID, *, by: Actor | str) -> Run:
         """Put a failed run back to the queue: its journal is kept, its budget starts afresh.

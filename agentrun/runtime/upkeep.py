@@ -32,7 +32,7 @@ from agentrun.store.database import Database
 from agentrun.store.diagnosis import FORGET_GONE
 from agentrun.store.needs import NEEDS
 from agentrun.store.offers import OFFERED_COUNT, OFFERED_DUE, OFFERED_DUE_AND_KNOWN, OFFERED_QUEUES
-from agentrun.store.reads import OPEN_CHILDREN
+from agentrun.store.orphans import OPEN_CHILDREN
 from agentrun.store.sql import Statement
 from agentrun.store.waits import DUE, LOST_CHILDREN
 

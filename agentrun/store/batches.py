@@ -104,6 +104,9 @@ class Sending:
     """With their places in the batch."""
 
     async def send(self, connection: AsyncConnection[type_of_row]) -> AsyncCursor[type_of_row]:
+        """In a pipeline, where the statement has a lock that comes first."""
+        if self.statement.first is not None:
+            await connection.execute(self.statement.first.sql, self.params)
         return await connection.execute(self.statement.sql, self.params)
 
     def answered(self, told: Rows) -> Iterator[tuple[int, Rows]]:

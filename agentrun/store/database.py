@@ -53,6 +53,10 @@ class Database:
 
     def _once(self, statement: Statement, params: Mapping[str, Any]) -> list[type_of_row]:
         with self.connection() as connection:
+            if statement.first is not None:
+                with connection.pipeline():
+                    connection.execute(statement.first.sql, params)
+                    return connection.execute(statement.sql, params).fetchall()
             # Prepared, it would have one plan for all values after five times.
             prepare = False if statement.by_values else None
             return connection.execute(statement.sql, params, prepare=prepare).fetchall()

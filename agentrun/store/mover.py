@@ -31,7 +31,7 @@ from sqlalchemy.types import TypeEngine
 
 from agentrun.core.moves import Move
 from agentrun.core.words import FINAL, EventType, Status, StepStatus, WaitStatus
-from agentrun.store.sql import Statement, any_of, beside_key, compiled, now, number, param, recordset, word
+from agentrun.store.sql import Statement, any_of, beside_key, compiled, later, now, number, param, recordset, word
 from agentrun.store.tables import event_seq, moves, runs, steps, waits
 
 RUN_ID = param("run_id", UUID)
@@ -227,3 +227,11 @@ def told_resolved(parent: CTE, by: ColumnElement[Any], kind: ColumnElement[Any])
 def statement(name: str, moved: CTE, *effects: CTE) -> Statement:
     """A move with what goes with it; returns the moved row, or nothing where a guard refused."""
     return compiled(name, select(moved).add_cte(*effects))
+
+
+def _lock_run() -> Statement:
+    return compiled("lock_run", select(runs.c.id).where(runs.c.id == RUN_ID).with_for_update(key_share=True))
+
+
+LOCK_RUN = later(_lock_run)
+"""Locks the run's row, and guards nothing itself: what comes after it sees what whoever held the row has left."""

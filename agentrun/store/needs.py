@@ -13,7 +13,7 @@ from sqlalchemy import or_, select
 from agentrun.core.words import Status
 from agentrun.store.elsewhere import ELSEWHERE, LOST, OFFERED, SILENT
 from agentrun.store.mover import NAMESPACE
-from agentrun.store.reads import orphans
+from agentrun.store.orphans import orphans
 from agentrun.store.sql import Statement, compiled, later, now, number, word
 from agentrun.store.sweeping import PAST_DEADLINE, STALE
 from agentrun.store.tables import runs, signals, steps, waits

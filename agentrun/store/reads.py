@@ -12,11 +12,9 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Integer,
-    Select,
     Text,
     and_,
     case,
-    exists,
     func,
     literal_column,
     null,
@@ -35,7 +33,7 @@ from agentrun.store.claims import CLAIMED_COLUMNS
 from agentrun.store.episodes import ALIVE
 from agentrun.store.inflight import write_in_flight, write_left_behind
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, RUNNING
-from agentrun.store.sql import Statement, beside_key, compiled, later, now, number, param, word
+from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
 
 _DERIVED = ("request_digest", "lease_seconds", "max_requeues", "limits", "planned_cost", "code_version")
@@ -160,35 +158,6 @@ def _child_result() -> Statement:
     return compiled("child_result", select(*ended, to_end).where(runs.c.id == RUN_ID))
 
 
-def _open_children() -> Statement:
-    of_one = or_(param("parent_id", UUID).is_(None), runs.c.parent_id == param("parent_id", UUID))
-    return compiled("open_children", orphans(runs.c.id).where(of_one).limit(param("limit", Integer)))
-
-
-def orphans(*columns: ColumnElement[Any]) -> Select[Any]:
-    """Children that live on although their parent was cancelled or has failed; not those that an operator brought
-    back since: their parent may be redriven after them."""
-    parent = runs.alias("parent")
-    ended = [word(Status.CANCELLED), word(Status.FAILED)]
-    return (
-        select(*columns)
-        .join_from(runs, parent, parent.c.id == runs.c.parent_id)
-        .where(
-            runs.c.parent_id.is_not(None),
-            runs.c.status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
-            runs.c.cancel_requested_at.is_(None),
-            beside_key(parent.c.status).in_(ended),
-            runs.c.namespace == NAMESPACE,
-            ~exists().where(
-                moves.c.run_id == runs.c.id,
-                moves.c.type == word(EventType.REDRIVEN),
-                moves.c.at >= parent.c.finished_at,
-                parent.c.status == word(Status.FAILED),
-            ),
-        )
-    )
-
-
 def _none(kind: Any) -> Any:
     return null().cast(kind)
 
@@ -286,7 +255,6 @@ UNCLAIMED = later(_unclaimed)
 HELD = later(_held)
 FACTS = later(_facts)
 CHILD_RESULT = later(_child_result)
-OPEN_CHILDREN = later(_open_children)
 KINDS_TOLD = later(_kinds_told)
 
 

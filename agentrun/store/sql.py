@@ -45,6 +45,10 @@ class Statement:
     by_values: bool = field(default_factory=lambda: False)
     """What it is asked with decides how it is best answered: PostgreSQL plans it each time."""
 
+    first: Statement | None = field(default_factory=lambda: None)
+    """A lock that is taken ahead of it, in its transaction, with its parameters: so it begins when nobody else is at
+    what it asks about, and sees what they left. Whoever sends it (`Database`, the writer) sends both."""
+
     @cached_property
     def sql(self) -> LiteralString:
         """psycopg's SQL, with `%(name)s` parameters."""

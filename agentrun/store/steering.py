@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Text, and_, case, exists, func, null, or_, select, update
@@ -13,26 +14,39 @@ from agentrun.core.errors import InvalidResult
 from agentrun.core.failures import qualified_name
 from agentrun.core.words import EventType, Reason, Status, StepStatus, WaitStatus
 from agentrun.store.inflight import write_left_behind
-from agentrun.store.mover import BY, IN_NAMESPACE, RUN_ID, RUNNING, final_statement, moved, redone, statement, told
+from agentrun.store.mover import (
+    BY,
+    IN_NAMESPACE,
+    LOCK_RUN,
+    RUN_ID,
+    RUNNING,
+    final_statement,
+    moved,
+    redone,
+    statement,
+    told,
+)
+from agentrun.store.orphans import is_orphan
 from agentrun.store.sql import Statement, beside_key, error_type, later, now, number, param, text_in, word
 from agentrun.store.tables import event_seq, moves, runs, steps, waits
 
 _INVALID_RESULT = error_type(qualified_name(InvalidResult))
 
 
-def _cancel() -> Statement:
+def _cancel(name: str, *guards: ColumnElement[bool]) -> Statement:
     row = moved(
         legal.CANCEL,
         Status.CANCELLED,
         IN_NAMESPACE,
+        *guards,
         reason=word(Reason.CANCELLED),
         cancel_requested_at=func.coalesce(runs.c.cancel_requested_at, now()),
         cancel_requested_by=func.coalesce(runs.c.cancel_requested_by, BY),
     )
-    return final_statement("cancel", row, told(row, EventType.SETTLED))
+    return final_statement(name, row, told(row, EventType.SETTLED))
 
 
-def _ask_cancel() -> Statement:
+def _ask_cancel(name: str, *guards: ColumnElement[bool]) -> Statement:
     """Leaves the status: the owner ends the run at its next step, or the reaper does."""
     asked = (
         update(runs)
@@ -41,16 +55,20 @@ def _ask_cancel() -> Statement:
             IN_NAMESPACE,
             RUNNING,
             runs.c.cancel_requested_at.is_(None),
+            *guards,
         )
         .values(cancel_requested_at=now(), cancel_requested_by=BY)
         .returning(runs.c.id, runs.c.epoch)
         .cte("moved")
     )
-    return statement("ask_cancel", asked, told(asked, EventType.CANCEL_REQUESTED))
+    return statement(name, asked, told(asked, EventType.CANCEL_REQUESTED))
 
 
 def _redrive() -> Statement:
-    """Refuses: not failed, or a write is still in flight (resolve it first)."""
+    """Refuses: not failed, or a write is still in flight (resolve it first).
+
+    The row is locked first: which of its children are lost is asked under that lock, as the sweep ends them under it.
+    """
     row = moved(
         legal.REDRIVE,
         Status.QUEUED,
@@ -62,8 +80,10 @@ def _redrive() -> Statement:
         redrive_count=runs.c.redrive_count + number(1),
         pending_effect=null(),
         cancel_requested_at=null(),
+        cancel_requested_by=null(),
     )
-    return statement("redrive", row, told(row, EventType.REDRIVEN), redone(row), _reopened_waits(row))
+    redriven = statement("redrive", row, told(row, EventType.REDRIVEN), redone(row), _reopened_waits(row))
+    return replace(redriven, first=LOCK_RUN)
 
 
 def _reopened_waits(moved: CTE) -> CTE:
@@ -131,7 +151,12 @@ def unfit_answer() -> ColumnElement[Any]:
     return case((and_(unfit, _said_to_be_applied(runs.c.id, key)), key))
 
 
-CANCEL = later(_cancel)
-ASK_CANCEL = later(_ask_cancel)
+CANCEL = later(_cancel, "cancel")
+ASK_CANCEL = later(_ask_cancel, "ask_cancel")
+CANCEL_ORPHAN = later(lambda: _cancel("cancel_orphan", is_orphan()))
+ASK_CANCEL_ORPHAN = later(lambda: _ask_cancel("ask_cancel_orphan", is_orphan()))
+"""As CANCEL and ASK_CANCEL, of a child whose parent has come to nothing. Refuses: the parent goes on, or the child is
+on its own since an operator brought it back."""
+
 REDRIVE = later(_redrive)
 RESOLVE = {target: later(_resolve, target) for target in (StepStatus.COMPLETED, StepStatus.NOT_APPLIED)}

@@ -223,7 +223,7 @@ class Writer:
             self._tell()
             return [await _seen_first(connection, batch[0])]
         statements = sendings(batch)
-        if len(statements) == 1:
+        if len(statements) == 1 and statements[0].statement.first is None:
             # A pipeline's beginning and end take longer than many a statement. Who is told hears of it once this one is
             # sent, and is waited for.
             self._tell()
@@ -282,6 +282,10 @@ async def _seen_first(connection: AsyncConnection[type_of_row], write: Write) ->
 
 
 async def _once(connection: AsyncConnection[type_of_row], write: Write) -> Rows:
+    if write.statement.first is not None:
+        async with connection.pipeline():
+            await connection.execute(write.statement.first.sql, write.params)
+            return await (await connection.execute(write.statement.sql, write.params)).fetchall()
     return await (await connection.execute(write.statement.sql, write.params)).fetchall()
 
 

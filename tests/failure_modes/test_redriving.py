@@ -10,6 +10,7 @@ import pytest
 
 from agentrun import Client, Context, Effect, Fatal, Reason, Status, durable
 from agentrun.runtime.engine import Engine
+from agentrun.runtime.operators import Operators
 from agentrun.store.claims import CLAIM_RUN
 from agentrun.store.transitions import SETTLE
 from agentrun.testing.rows import Rows
@@ -71,6 +72,32 @@ def test_a_child_that_was_repaired_by_itself_is_not_done_again_by_its_redriven_p
         assert go(child).status is status
     client.redrive(run_id)
     assert (go(run_id).result, len(tried)) == (42, 3)
+
+
+def test_a_child_that_a_sweep_found_just_before_its_parent_was_redriven_goes_on(
+    client: Client, rows: Rows, sweep: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = rows.final(Status.FAILED)
+    children = rows.queued(parent_id=parent), rows.running(parent_id=parent)
+    end_orphan, ended = Operators.end_orphan, list[bool]()
+
+    def late(operators: Operators, run_id: UUID, *, by: str) -> bool:
+        if not ended:
+            client.redrive(parent)
+        ended.append(end_orphan(operators, run_id, by=by))
+        return ended[-1]
+
+    monkeypatch.setattr(Operators, "end_orphan", late)
+    sweep()
+    assert ended == [False, False]
+    assert [client.status(child).status for child in children] == [Status.QUEUED, Status.RUNNING]
+    assert not any(client.status(child).cancel_requested_at for child in children)
+
+
+def test_a_redriven_run_forgets_who_asked_to_cancel_it(client: Client, rows: Rows) -> None:
+    run_id = rows.final(Status.FAILED, cancel_requested_by="alice")
+    client.redrive(run_id)
+    assert rows.row(run_id)["cancel_requested_by"] is None
 
 
 def test_a_parent_that_is_redriven_while_its_child_is_at_it_again_waits_for_it(

@@ -83,6 +83,82 @@ def only_what_has_failed_and_keeps_its_request_is_redriven(s: Scene) -> None:
     s.refused()
 
 
+ORPHANS = ("cancel_orphan", "ask_cancel_orphan")
+
+
+def orphan(s: Scene) -> UUID:
+    """A child that the statement ends: its parent has failed."""
+    born = s.rows.queued if s.statement.name == "cancel_orphan" else s.rows.running
+    return born(parent_id=s.rows.final(Status.FAILED))
+
+
+def parent_of(s: Scene) -> UUID:
+    return s.row()["parent_id"]
+
+
+@case(*ORPHANS)
+def a_child_is_ended_for_its_own_parents_end_and_once(s: Scene) -> None:
+    s.make(lambda: orphan(s))
+    s.refused(namespace="another")
+    s.lands()
+    s.refused()
+
+
+@case(*ORPHANS)
+def a_child_whose_parent_goes_on_is_left_alone_whatever_other_families_do(s: Scene) -> None:
+    s.make(lambda: orphan(s))
+    s.set("runs", parent_of(s), status="queued", reason=None, finished_at=None, due_at="=now()")
+    s.refused()
+
+
+@case(*ORPHANS)
+def an_orphan_that_runs_is_asked_and_no_other(s: Scene) -> None:
+    s.make(lambda: orphan(s))
+    if s.statement.name == "cancel_orphan":
+        s.set("runs", s.run, status="running", claimed_by="somebody", lease_expires_at="=now()", due_at=None)
+    else:
+        s.set("runs", s.run, status="queued", claimed_by=None, lease_expires_at=None, due_at="=now()")
+    s.refused()
+
+
+@case(*ORPHANS)
+def a_child_whose_parent_has_a_result_is_no_orphan(s: Scene) -> None:
+    s.make(lambda: orphan(s))
+    s.set("runs", parent_of(s), status="completed", reason="completed")
+    s.refused()
+
+
+@case(*ORPHANS)
+def a_child_that_an_operator_brought_back_is_none_while_its_parent_may_be(s: Scene) -> None:
+    s.make(lambda: orphan(s))
+    redriven(s)
+    s.refused()
+    for columns in ({"finished_at": "=now() + interval '1 minute'"}, {"status": "cancelled", "reason": "cancelled"}):
+        s.make(lambda: orphan(s))
+        redriven(s)
+        s.set("runs", parent_of(s), **columns)
+        s.lands()
+
+
+@case(*ORPHANS)
+def another_childs_return_is_not_its_own(s: Scene) -> None:
+    s.make(lambda: orphan(s))
+    with s.database.connection() as connection:
+        connection.execute(REDRIVEN, [s.others[0], "redriven"])
+        connection.execute(REDRIVEN, [s.run, "requeued"])
+    s.lands()
+
+
+def redriven(s: Scene) -> None:
+    with s.database.connection() as connection:
+        connection.execute(REDRIVEN, [s.run, "redriven"])
+
+
+REDRIVEN = (
+    "INSERT INTO agentrun.moves (run_id, seq, type, at, epoch) VALUES (%s, nextval('agentrun.event_seq'), %s, now(), 1)"
+)
+
+
 def interrupted(s: Scene) -> UUID:
     """A failed run with two writes in flight."""
     run_id = s.rows.running()

@@ -23,6 +23,8 @@ READS = ("waits", "signals", "starting", "episodes")
 """Modules whose reads are left out: they only choose candidates."""
 COUNTS = ("purgeable",)
 """Reads with the very conditions of a statement that writes."""
+LOCKS = ("lock_run",)
+"""They guard nothing: see tests/races."""
 _STARTS = re.compile(r"\b(?:WHERE|ON(?! CONFLICT))\s+")
 _ENDS = re.compile(
     r"\s+(?:RETURNING|ORDER BY|LIMIT|FOR NO KEY UPDATE|FOR UPDATE|ON CONFLICT|DO UPDATE|DO NOTHING|UNION|WHERE"
@@ -59,7 +61,7 @@ def statements() -> dict[str, Statement]:
                 for one in here
                 if module not in READS or not (one.listing or one.sql.startswith("SELECT"))
             }
-    return {name: one for name, one in found.items() if name not in COUNTS}
+    return {name: one for name, one in found.items() if name not in (*COUNTS, *LOCKS)}
 
 
 def conditions(statement: Statement) -> list[Condition]:

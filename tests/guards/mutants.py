@@ -61,6 +61,8 @@ BORN_BEFORE = "what has ended by then was born by then; it bounds what is looked
 OF_ITS_NAMESPACE = "children are of their parent's namespace; its index begins with it"
 ASKED_TWICE = "it is asked when steps are looked for, and again of what is put aside"
 LOCKS_THE_PARENT = "it names whose row is locked before its wait: see tests/races/test_families.py"
+AS_CANCEL = "the end of a final move: it is `cancel`'s, and judged there"
+MOVED_BY_THE_SAME = "it is asked again of the run as it is moved"
 ONE_CHANGE = "of two changes of a row in one statement PostgreSQL makes one, and does not promise which"
 BOUNDS_WHAT_IS_READ = "the next condition is narrower; this one finds the few in an index"
 NO_GUARD = {
@@ -86,6 +88,23 @@ NO_GUARD = {
         for each in conditions(statements()[name])
         if each.text == "runs.id = waits.run_id" and "heard AS" in statements()[name].sql
     },
+    **{
+        str(each).replace("cancel:", "cancel_orphan:", 1): AS_CANCEL
+        for each in conditions(statements()["cancel"])
+        if each.text.startswith("waits.") or each.text in ("runs.id = answered.run_id", "runs.finished_at IS NULL")
+    },
+    **{
+        f"{name}: {condition}": MOVED_BY_THE_SAME
+        for name in cases_people.ORPHANS
+        for condition in (
+            "runs.status IN ('queued', 'running', 'waiting')",
+            "runs.cancel_requested_at IS NULL",
+            "runs.namespace = :namespace",
+        )
+    },
+    **{f"{name}: runs.namespace = :namespace (2)": "of the same run" for name in cases_people.ORPHANS},
+    **{f"{name}: runs.parent_id IS NOT NULL": "it is joined by that" for name in cases_people.ORPHANS},
+    "ask_cancel_orphan: runs.cancel_requested_at IS NULL (2)": "of the same run",
     "fail_troubled_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
     "interrupt_step: runs.finished_at IS NULL (2)": "only a run that has not ended is held",
     "resolve_external: runs.finished_at IS NULL (2)": "only a run that has not ended is held",

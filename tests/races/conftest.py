@@ -32,8 +32,12 @@ class Session:
         self._thread = ThreadPoolExecutor(1)
 
     def does(self, statement: Statement, run_id: UUID, **params: Any) -> Answer:
-        """Execute and commit."""
-        return self._connection.execute(statement.sql, self._rows.params(run_id, **params)).fetchall()
+        """Execute and commit, after the lock that comes first where the statement has one."""
+        said = self._rows.params(run_id, **params)
+        with self._connection.transaction():
+            if statement.first is not None:
+                self._connection.execute(statement.first.sql, said)
+            return self._connection.execute(statement.sql, said).fetchall()
 
     @contextlib.contextmanager
     def holding(self, statement: Statement, run_id: UUID, **params: Any) -> Iterator[Answer]:
@@ -58,6 +62,12 @@ class Session:
     def close(self) -> None:
         self._thread.shutdown()
         self._connection.close()
+
+
+def somebody_is_blocked(rows: Rows) -> bool:
+    asked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with psycopg.connect(rows.database.url) as connection:
+        return connection.execute(asked).fetchone() is not None
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ from agentrun.store import (
     needs,
     notices,
     offers,
+    orphans,
     purge,
     reads,
     sweeping,
@@ -166,7 +167,7 @@ QUESTIONS: list[tuple[Statement, dict[str, Any], set[str], int]] = [
     whole(gauges.SPENT, "spend_pkey"),
     whole(waits.DUE, "waits_due"),
     whole(waits.LOST_CHILDREN, "waits_child"),
-    whole(reads.OPEN_CHILDREN, "runs_children"),
+    whole(orphans.OPEN_CHILDREN, "runs_children"),
     (purge.PURGEABLE, HISTORY, {"runs_created", "runs_pkey"}, 1_000),
     (purge.PURGE, HISTORY, {"runs_created", "runs_pkey", "steps_pkey", "moves_pkey", "spend_of_run"}, 2_000),
 ]
