@@ -15,7 +15,7 @@ from agentrun.store.tables import moves, runs
 _PARENT = runs.alias("parent")
 
 
-def orphans(*columns: ColumnElement[Any]) -> Select[Any]:
+def orphans(*columns: ColumnElement[Any], status: ColumnElement[str] = runs.c.status) -> Select[Any]:
     """Children whose parent was cancelled or has failed; not those that an operator brought back since: their parent
     may be redriven after them."""
     ended = [word(Status.CANCELLED), word(Status.FAILED)]
@@ -24,7 +24,7 @@ def orphans(*columns: ColumnElement[Any]) -> Select[Any]:
         .join_from(runs, _PARENT, _PARENT.c.id == runs.c.parent_id)
         .where(
             runs.c.parent_id.is_not(None),
-            runs.c.status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
+            status.in_([word(status) for status in sorted(set(Status) - FINAL)]),
             runs.c.cancel_requested_at.is_(None),
             beside_key(_PARENT.c.status).in_(ended),
             runs.c.namespace == NAMESPACE,
@@ -43,7 +43,7 @@ def is_orphan() -> ColumnElement[bool]:
 
     The child is locked first, as by its own end, which tells the parent.
     """
-    mine = orphans(runs.c.id).where(runs.c.id == RUN_ID)
+    mine = orphans(runs.c.id, status=beside_key(runs.c.status)).where(runs.c.id == RUN_ID)
     return exists(select(mine.with_for_update(key_share=True, of=[runs, _PARENT]).cte("orphan").c.id))
 
 
