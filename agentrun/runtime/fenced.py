@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -73,11 +72,9 @@ class Fenced(Journaling):
             "reconcilable": spec.reconcile is not None,
             "lease": self.default_lease,
         }
-        asked_at = time.monotonic()
         rows = await self._written(journal.FENCE, params, StepStatus.STARTED)
         if not rows:
             raise await self._refused()
-        self.lease.extend(asked_at)
         if self.lease.expired or isinstance(self.lease.stopped, LeaseLost):
             # This process slept between the fence and here: somebody may have said by now how the write ended.
             raise LeaseLost

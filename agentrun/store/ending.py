@@ -164,7 +164,7 @@ def _interrupt() -> Statement:
         .cte("done")
     )
     interrupted = func.json_build_object(literal_column("'interrupted'"), true())
-    return _resolving("interrupt_step", source, left, interrupted, pending_effect=word(Effect.NON_IDEMPOTENT_WRITE))
+    return _resolving("interrupt_step", source, left, interrupted)
 
 
 def _resolving(

@@ -18,9 +18,7 @@ from sqlalchemy import (
     Integer,
     Numeric,
     Text,
-    all_,
     and_,
-    case,
     cast,
     func,
     null,
@@ -205,16 +203,16 @@ def _spent() -> dict[str, Any]:
 
 
 def _fence() -> Statement:
-    """Before a write: record it as started, stamp `pending_effect`, renew the lease (ADR-112).
+    """Before a write: record it as started, and see to it that its lease lasts (ADR-112).
 
     No row: the lease is lost, or a cancel was asked for. A row without `key`: the step may not start (it is in flight
     since another attempt, or has ended), and nothing was changed.
     """
-    held = select(runs.c.id).where(_MINE, _NOT_CANCELLED).with_for_update(key_share=True).cte("held")
+    held = select(runs.c.id, _SHORT).where(_MINE, _NOT_CANCELLED).with_for_update(key_share=True).cte("held")
     keyed = {"idempotency_key": param("idempotency_key", Text), "reconcilable": param("reconcilable", Boolean)}
     started = _started(held, {**_NAMED, **keyed})
     told = select(held.c.id, started.c.key).select_from(held.outerjoin(started, true()))
-    return compiled("fence", told.add_cte(_stamped(started)), _fence_many())
+    return compiled("fence", told.add_cte(_renewed(held, started)), _fence_many())
 
 
 def _fence_many() -> Statement:
@@ -223,12 +221,12 @@ def _fence_many() -> Statement:
     named = ("key", "kind", "name", "effect", "attempt", "epoch", "by", "args_digest", "args", "idempotency_key")
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, **columns, "args": Text, "reconcilable": Boolean})
-    locked = locked_among(mine, RUNNING, _NOT_CANCELLED)
+    locked = locked_among(mine, RUNNING, _NOT_CANCELLED, also=_SHORT)
     held = said_of(locked, mine)
     given = {name: cast(held.c[name], JSON) if name == "args" else held.c[name] for name in (*named, "reconcilable")}
     started = _started(held, given)
     told = _all_or_each(started, held)
-    return compiled_many("fence_many", told.add_cte(_stamped(started)), ("run_id", *named, "reconcilable"))
+    return compiled_many("fence_many", told.add_cte(_renewed(locked, started)), ("run_id", *named, "reconcilable"))
 
 
 def _started(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
@@ -250,19 +248,17 @@ def _started(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
     )
 
 
-def _stamped(started: CTE) -> CTE:
-    """Each run carries the strongest effect that is in flight: in the alphabet, too, a non-idempotent write is last."""
-    each = select(started.c.run_id, func.max(started.c.effect).label("effect")).group_by(started.c.run_id).cte("each")
-    kept = runs.c.pending_effect == word(Effect.NON_IDEMPOTENT_WRITE)
-    return (
-        update(runs)
-        .where(runs.c.id == each.c.run_id)
-        .values(
-            pending_effect=case((kept, runs.c.pending_effect), else_=each.c.effect),
-            lease_expires_at=now() + seconds(LEASE),
-        )
-        .cte("stamped")
-    )
+_SHORT = (runs.c.lease_expires_at < now() + seconds(LEASE / number(2))).label("short")
+"""Whether less than half of a lease is left: the heartbeat is late. As it should be, there are two thirds and more."""
+
+
+def _renewed(held: CTE, started: CTE) -> CTE:
+    """A write never starts in a lease that is about to end.
+
+    What is in flight is not noted on the run: see `pending_effect` in `inflight`.
+    """
+    short = select(held.c.id).where(held.c.short, held.c.id.in_(select(started.c.run_id)))
+    return update(runs).where(runs.c.id.in_(short)).values(lease_expires_at=now() + seconds(LEASE)).cte("renewed")
 
 
 # A non-idempotent write that is in flight never starts again: only once it is known that nothing happened. What was
@@ -278,14 +274,14 @@ _MAY_START = or_(
 
 
 def _finish() -> Statement:
-    """After a write: record how it ended, clear the fence unless another write is in flight, renew the lease.
+    """After a write: record how it ended.
 
     Refuses (no row): not running, another epoch, or the step is not in flight. A cancel does not refuse: what happened
     outside is recorded.
     """
     held = select(runs.c.id, KEY.label("key")).where(_MINE).with_for_update(key_share=True).cte("held")
     done = _finished(held, {**_ENDED, "epoch": EPOCH, "by": BY})
-    return compiled("finish", select(done).add_cte(_cleared(done)), _finish_many())
+    return compiled("finish", select(done), _finish_many())
 
 
 def _finish_many() -> Statement:
@@ -296,7 +292,7 @@ def _finish_many() -> Statement:
     held = said_of(locked_among(mine, RUNNING), mine)
     given = {name: cast(held.c[name], JSON) if name in ("result", "error") else held.c[name] for name in named}
     done = _finished(held, given)
-    return compiled_many("finish_many", _all_or_each(done).add_cte(_cleared(done)), ("run_id", "key", *named))
+    return compiled_many("finish_many", _all_or_each(done), ("run_id", "key", *named))
 
 
 def _finished(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
@@ -307,30 +303,6 @@ def _finished(held: CTE, given: Mapping[str, ColumnElement[Any]]) -> CTE:
         .values(**given, seq=event_seq.next_value(), finished_at=now())
         .returning(steps.c.run_id, steps.c.key)
         .cte("done")
-    )
-
-
-def _cleared(done: CTE) -> CTE:
-    """Each run keeps the strongest effect of what is still in flight. This statement's own steps look started here.
-
-    By an array of a run's keys: to join the two, the planner would compare each with each.
-    """
-    each = select(done.c.run_id, func.array_agg(done.c.key).label("keys")).group_by(done.c.run_id).cte("each")
-    others = (
-        select(func.max(steps.c.effect))
-        .where(
-            steps.c.run_id == runs.c.id,
-            steps.c.status == word(StepStatus.STARTED),
-            steps.c.effect != word(Effect.READ_ONLY),
-            steps.c.key != all_(each.c["keys"]),
-        )
-        .scalar_subquery()
-    )
-    return (
-        update(runs)
-        .where(runs.c.id == each.c.run_id)
-        .values(pending_effect=others, lease_expires_at=now() + seconds(LEASE))
-        .cte("cleared")
     )
 
 

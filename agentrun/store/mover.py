@@ -87,9 +87,10 @@ def locked_rows(source: Status, names: Mapping[str, type[TypeEngine[Any]]]) -> C
     return of_locked.cte("said")
 
 
-def locked_among(mine: CTE, *guards: ColumnElement[bool]) -> CTE:
+def locked_among(mine: CTE, *guards: ColumnElement[bool], also: ColumnElement[Any] | None = None) -> CTE:
     """The runs that a recordset names, locked in the order of their ids."""
-    named = select(runs.c.id, runs.c.epoch).where(runs.c.id == any_of(mine.c.run_id), *guards).order_by(runs.c.id)
+    asked = (runs.c.id, runs.c.epoch) if also is None else (runs.c.id, runs.c.epoch, also)
+    named = select(*asked).where(runs.c.id == any_of(mine.c.run_id), *guards).order_by(runs.c.id)
     return named.with_for_update(key_share=True).cte("locked")
 
 

@@ -30,6 +30,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from agentrun.core.alarms import NoticeEnding, Occasion
 from agentrun.core.words import Reason, Status, WaitKind, WaitStatus
+from agentrun.store.inflight import pending_effect
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.sql import Statement, compiled, later, now, number, param, seconds, text_in, word
 from agentrun.store.steering import unfit_answer
@@ -176,7 +177,7 @@ def _died() -> Any:
     error = {name: text_in(runs.c.error, name) for name in ("class", "type", "step")}
     return _object(
         run_id=runs.c.id, kind=runs.c.kind, run_kind=runs.c.kind, reason=runs.c.reason, failure_class=error["class"],
-        error_type=error["type"], step=error["step"], write_in_flight=runs.c.pending_effect.is_not(None),
+        error_type=error["type"], step=error["step"], write_in_flight=pending_effect(runs.c.id).is_not(None),
         owner=runs.c.owner, queue=runs.c.queue, since=runs.c.finished_at, requeues=runs.c.requeue_count,
         crashes=runs.c.crash_count, unfit=unfit_answer(),
     )  # fmt: skip

@@ -31,7 +31,7 @@ from agentrun.core.records import Event, Run, Step, Usage
 from agentrun.core.words import FINAL, EventType, Reason, Status, StepStatus
 from agentrun.store.claims import CLAIMED_COLUMNS
 from agentrun.store.episodes import ALIVE
-from agentrun.store.inflight import write_in_flight, write_left_behind
+from agentrun.store.inflight import pending_effect, write_in_flight, write_left_behind
 from agentrun.store.mover import BY, EPOCH, NAMESPACE, RUN_ID, RUNNING
 from agentrun.store.sql import Statement, compiled, later, now, number, param, word
 from agentrun.store.tables import moves, processes, runs, steps
@@ -39,7 +39,7 @@ from agentrun.store.tables import moves, processes, runs, steps
 _DERIVED = ("request_digest", "lease_seconds", "max_requeues", "limits", "planned_cost", "code_version")
 _NO_TAGS: ColumnElement[Any] = literal_column("'{}'::text[]")
 _NO_ATTRIBUTES: ColumnElement[Any] = literal_column("'{}'::jsonb")
-RUN_COLUMNS = tuple(column for column in runs.c if column.name not in _DERIVED)
+RUN_COLUMNS = (*(column for column in runs.c if column.name not in _DERIVED), pending_effect(runs.c.id))
 """What `as_run` takes."""
 
 

@@ -78,7 +78,6 @@ def _redrive() -> Statement:
         due_at=now(),
         requeue_count=number(0),
         redrive_count=runs.c.redrive_count + number(1),
-        pending_effect=null(),
         cancel_requested_at=null(),
         cancel_requested_by=null(),
     )

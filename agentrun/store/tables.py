@@ -84,7 +84,6 @@ runs = Table(
     Column("epoch", BigInteger, nullable=False, server_default=text("0")),
     Column("claimed_by", Text),
     Column("lease_expires_at", _TIME),
-    Column("pending_effect", Text),
     # Counted by whoever resolves a wait; parking names the count that the segment has seen.
     Column("resolutions", Integer, nullable=False, server_default=text("0")),
     Column("cancel_requested_at", _TIME),
@@ -109,10 +108,6 @@ runs = Table(
     Column("finished_at", _TIME),
     CheckConstraint(_one_of("status", Status), name="status"),
     CheckConstraint(f"reason IS NULL OR {_one_of('reason', Reason)}", name="reason"),
-    CheckConstraint(
-        f"pending_effect IS NULL OR {_one_of('pending_effect', {e for e in Effect if e.is_write})}",
-        name="pending_effect",
-    ),
     CheckConstraint(
         "(status = 'running') = (lease_expires_at IS NOT NULL) AND (status = 'running') = (claimed_by IS NOT NULL)",
         name="running_iff_leased",

@@ -120,7 +120,6 @@ def _requeue() -> Statement:
         requeue_count=runs.c.requeue_count + number(1),
         error_count=runs.c.error_count + number(1),
         error=param("error", JSON),
-        pending_effect=null(),
     )
     return statement("requeue", row, told(row, EventType.REQUEUED), redone(row))
 
@@ -134,7 +133,6 @@ def _hand_back() -> Statement:
         ~write_in_flight(runs.c.id),
         due_at=now(),
         handback_count=runs.c.handback_count + number(1),
-        pending_effect=null(),
     )
     return statement("hand_back", row, told(row, EventType.HANDED_BACK))
 
@@ -153,13 +151,12 @@ def _reap_requeue() -> Statement:
         due_at=now(),
         requeue_count=runs.c.requeue_count + number(1),
         crash_count=runs.c.crash_count + number(1),
-        pending_effect=null(),
     )
     return statement("reap_requeue", row, told(_lost(row), EventType.REAPED))
 
 
 def _reap_settle(target: Status) -> Statement:
-    """Refuses: the lease was renewed or taken meanwhile. `pending_effect` stays, as evidence."""
+    """Refuses: the lease was renewed or taken meanwhile. What is in flight stays so, as evidence."""
     row = moved(
         legal.REAP,
         target,

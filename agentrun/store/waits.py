@@ -117,7 +117,6 @@ def _park() -> Statement:
         ~write_in_flight(runs.c.id),
         waiting_on=param("waiting_on", Text),
         due_at=first.scalar_subquery(),
-        pending_effect=null(),
     )
     due_in = func.extract("epoch", parked.c.due_at - now()).label("due_in")
     return compiled("park", select(parked, due_in).add_cte(told(parked, EventType.PARKED)))

@@ -16,6 +16,7 @@ from psycopg import sql
 from agentrun.core.words import Effect, Reason, Status, StepKind, StepStatus
 from agentrun.store import claims, journal, transitions
 from agentrun.store.database import Database
+from agentrun.store.reads import RUN_BY_ID
 
 OWNER = "worker:test:1"
 LEASE = 30.0
@@ -167,6 +168,10 @@ class Rows:
     def row(self, run_id: UUID) -> dict[str, Any]:
         """The run's row."""
         return self.stored(run_id)["runs"][0]
+
+    def pending_effect(self, run_id: UUID) -> str | None:
+        """What the run has in flight, as people are told."""
+        return self.do(RUN_BY_ID, run_id)[0]["pending_effect"]
 
     def _insert(self, columns: Mapping[str, Any]) -> UUID:
         run_id = uuids.uuid7()

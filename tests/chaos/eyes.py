@@ -38,8 +38,9 @@ class Eyes:
     def in_a_write(self) -> list[tuple[int, str]]:
         """The processes that are inside a write now, and whose: of a run that they execute, or one done for another."""
         rows = self(
-            "SELECT claimed_by AS owner, 'inside a write' AS where FROM agentrun.runs"
-            " WHERE status = 'running' AND pending_effect IS NOT NULL"
+            "SELECT DISTINCT r.claimed_by AS owner, 'inside a write' AS where FROM agentrun.runs r"
+            " JOIN agentrun.steps s ON s.run_id = r.id AND s.status = 'started' AND s.effect <> 'read_only'"
+            " WHERE r.status = 'running' AND s.kind <> 'remote'"
             " UNION ALL SELECT by, 'inside a remote step' FROM agentrun.steps"
             " WHERE kind = 'remote' AND status = 'started' AND lease_expires_at > now()"
         )
@@ -70,8 +71,6 @@ class Eyes:
             " WHERE status = 'running' AND lease_expires_at < now() - %s * interval '1 s'"
             " UNION ALL SELECT r.id, 'completed with a step in flight' FROM agentrun.runs r"
             " JOIN agentrun.steps s ON s.run_id = r.id WHERE r.status = 'completed' AND s.status = 'started'"
-            " UNION ALL SELECT id, 'completed with a fence' FROM agentrun.runs"
-            " WHERE status = 'completed' AND pending_effect IS NOT NULL"
             " UNION ALL SELECT r.id, 'completed with a step that is not done' FROM agentrun.runs r"
             " JOIN agentrun.steps s ON s.run_id = r.id WHERE r.status = 'completed' AND s.status <> 'completed'"
             " UNION ALL SELECT id, 'parked, and waits for nothing' FROM agentrun.runs r WHERE status = 'waiting'"

@@ -55,7 +55,7 @@ def each_write_ends_in_its_own_run_and_leaves_the_fence_of_others(s: Scene) -> N
     told = [(first, "w"), (second, "x"), (third, "w"), (third, "none")]
     answer = s.do_many([{"run_id": run_id, "key": key} for run_id, key in told])
     assert sorted((row["run_id"], row["key"]) for row in answer) == sorted(told[:3])
-    pending = [s.row(run_id)["pending_effect"] for run_id in (first, second, third)]
+    pending = [s.rows.pending_effect(run_id) for run_id in (first, second, third)]
     assert pending == ["idempotent_write", "non_idempotent_write", None]
 
 

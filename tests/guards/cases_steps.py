@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
 from agentrun.core.words import Effect
@@ -102,30 +103,24 @@ def only_the_write_that_is_named_ends_and_once(s: Scene) -> None:
     s.refused(result="2")
 
 
-@case("finish")
-def the_fence_stays_up_while_another_write_is_in_flight(s: Scene) -> None:
-    s.make(lambda: s.rows.fenced("other"))
-    s.rows.fence(s.run, "w", Effect.IDEMPOTENT_WRITE)
-    s.lands()
-    assert s.row()["pending_effect"] == "non_idempotent_write"
+@case("fence")
+def a_write_in_a_lease_that_is_about_to_end_renews_it_and_any_other_leaves_the_run_alone(s: Scene) -> None:
+    s.make(lambda: s.rows.running(lease_seconds=60.0))
+    before = s.row()
+    s.lands(key="a", lease=None)
+    assert s.row() == before
+    for left in ("29 s", "-1 s"):
+        s.set("runs", s.run, lease_expires_at=f"=now() + interval '{left}'")
+        s.set("runs", s.others[0], lease_expires_at=f"=now() + interval '{left}'")
+        s.lands(key=left, lease=None)
+        assert s.row()["lease_expires_at"] - before["lease_expires_at"] > timedelta(0)
 
 
-@case("finish")
-def the_fence_comes_down_with_the_runs_own_last_write(s: Scene) -> None:
-    """Neither another run's write, nor one that has ended, nor a step that only reads keeps it up."""
-
-    def last() -> UUID:
-        run_id = s.rows.fenced("before")
-        assert s.rows.do(journal.FINISH, run_id, **s.rows.step("before"))
-        s.rows.fence(run_id, "reads", Effect.IDEMPOTENT_WRITE)
-        with s.database.connection() as connection:
-            connection.execute("UPDATE agentrun.steps SET effect = 'read_only' WHERE key = 'reads'")
-        s.rows.fence(run_id, "w")
-        return run_id
-
-    s.make(last)
-    s.lands()
-    assert s.row()["pending_effect"] is None
+@case("fence")
+def a_write_that_may_not_start_renews_no_lease(s: Scene) -> None:
+    s.make(lambda: s.rows.fenced("w"))
+    s.set("runs", s.run, lease_expires_at="=now()")
+    s.refused()
 
 
 @case("replay")

@@ -14,7 +14,9 @@ from agentrun.testing.rows import KIND
 from tests.model.shadow import COUNTERS
 
 _LOOK = f"""
-SELECT status, epoch, reason, pending_effect, {", ".join(COUNTERS)},
+SELECT status, epoch, reason,
+       (SELECT max(effect) FROM agentrun.steps WHERE run_id = runs.id AND status = 'started' AND effect <> 'read_only')
+           AS pending_effect, {", ".join(COUNTERS)},
        cancel_requested_at IS NOT NULL AS cancel_asked,
        lease_expires_at IS NOT NULL AND claimed_by IS NOT NULL AS leased, finished_at IS NOT NULL AS finished
 FROM agentrun.runs WHERE id = %s

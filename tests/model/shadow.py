@@ -42,7 +42,6 @@ class ShadowRun:
     status: Status
     epoch: int = 0
     reason: str | None = None
-    pending_effect: str | None = None
     due: bool = True
     lease_over: bool = False
     cancel_asked: bool = False
@@ -69,6 +68,11 @@ class ShadowRun:
             cancel_requested=self.cancel_asked,
         )
 
+    @property
+    def pending_effect(self) -> str | None:
+        started = [str(step.effect) for step in self.steps.values() if step.status is StepStatus.STARTED]
+        return max(started, default=None)
+
     # ---- what the statements do, once they are accepted
 
     def claim(self) -> None:
@@ -76,7 +80,7 @@ class ShadowRun:
         self.told.append("claimed")
 
     def requeue(self, verb: str, *, delayed: bool = False, redo: Sequence[str] = ()) -> None:
-        self.status, self.pending_effect, self.due, self.reason = Status.QUEUED, None, not delayed, None
+        self.status, self.due, self.reason = Status.QUEUED, not delayed, None
         match verb:
             case "requeued":
                 self._count("requeue_count", "error_count")
@@ -109,15 +113,10 @@ class ShadowRun:
         before = self.steps.get(key)
         starts = before.starts if before is not None and before.status is StepStatus.STARTED else 0
         self.steps[key] = ShadowStep(StepStatus.STARTED, effect, reconcilable, starts + 1)
-        if self.pending_effect != Effect.NON_IDEMPOTENT_WRITE:
-            self.pending_effect = str(effect)
         self.lease_over = False
 
     def finish(self, key: str, status: StepStatus) -> None:
         self.steps[key].status = status
-        others = [str(step.effect) for step in self.steps.values() if step.status is StepStatus.STARTED]
-        self.pending_effect = max(others, default=None)
-        self.lease_over = False
 
     def _count(self, *names: str) -> None:
         for name in names:

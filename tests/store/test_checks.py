@@ -31,7 +31,6 @@ HALF_STATES: list[tuple[Status, str, str]] = [
     (Status.COMPLETED, "error = '{}'", "runs_completed_without_error"),
     (Status.QUEUED, "status = 'parked'", "runs_status"),
     (Status.FAILED, "reason = 'bad luck'", "runs_reason"),
-    (Status.RUNNING, "pending_effect = 'read_only'", "runs_pending_effect"),
     (Status.QUEUED, "requeue_count = -1", "runs_counts"),
 ]
 HALF_STEPS: list[tuple[str, str]] = [

@@ -119,7 +119,7 @@ def test_what_happened_is_recorded_although_a_cancel_was_asked_for(rows: Rows) -
     run_id = rows.fenced("w")
     rows.do(steering.ASK_CANCEL, run_id)
     assert rows.do(journal.FINISH, run_id, **rows.step("w"))
-    assert rows.row(run_id)["pending_effect"] is None
+    assert rows.pending_effect(run_id) is None
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_a_step_that_has_ended_is_not_recorded_again(rows: Rows) -> None:
 def test_the_fence_on_the_run_stands_until_the_last_write_has_ended(rows: Rows) -> None:
     run_id = rows.fenced("one")
     rows.fence(run_id, "two", Effect.IDEMPOTENT_WRITE)
-    assert rows.row(run_id)["pending_effect"] == "non_idempotent_write"
+    assert rows.pending_effect(run_id) == "non_idempotent_write"
     rows.do(journal.FINISH, run_id, **rows.step("one"))
-    assert rows.row(run_id)["pending_effect"] == "idempotent_write"
+    assert rows.pending_effect(run_id) == "idempotent_write"
     rows.do(journal.FINISH, run_id, **rows.step("two"))
-    assert rows.row(run_id)["pending_effect"] is None
+    assert rows.pending_effect(run_id) is None
 
 
 def test_what_a_step_spent_is_on_its_run_as_well(rows: Rows) -> None:
