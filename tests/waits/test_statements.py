@@ -177,7 +177,10 @@ def test_a_signal_is_counted_once_whatever_it_finds(rows: Rows) -> None:
         (told,) = rows.do(signals.SEND, run_id, **asked(run_id))
         stored = rows.row(run_id)
         assert stored["resolutions"] == before + 1
-        assert told == {name: stored[name] for name in told if name in stored} | {"woken": run_id == parked, "pending_effect": None}
+        assert told == {name: stored[name] for name in told if name in stored} | {
+            "woken": run_id == parked,
+            "pending_effect": None,
+        }
     assert [rows.row(run_id)["status"] for run_id in (parked, executing, kept)] == ["queued", "running", "running"]
 
 
