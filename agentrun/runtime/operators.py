@@ -19,6 +19,7 @@ from agentrun.runtime.checks import checked_name
 from agentrun.runtime.commands import Commands
 from agentrun.runtime.external import External
 from agentrun.runtime.filters import checked_filter, checked_limit, checked_reason
+from agentrun.runtime.healing import of_failed
 from agentrun.runtime.settling import woken_parents
 from agentrun.runtime.spending import checked_cost, checked_tokens
 from agentrun.store import steering
@@ -132,8 +133,8 @@ class Operators:
         never_repeated = Effect.NON_IDEMPOTENT_WRITE
         if any(row["effect"] == never_repeated and not row["reconcilable"] for row in self.in_flight(run.id)):
             return (
-                f"run `{run.id}` has a write in flight ({never_repeated}); find out whether it happened, then "
-                f"`agentrun resolve {run.id} --applied|--not-applied`"
+                f"run `{run.id}` has a write in flight ({never_repeated}); find out whether it happened, and say so: "
+                f"`{of_failed(run.id, write_in_flight=True)}`"
             )
         return f"run `{run.id}` keeps no request to start again from; run it anew"
 

@@ -12,7 +12,7 @@ from sqlalchemy.sql.selectable import CTE
 from agentrun.core import moves as legal
 from agentrun.core.errors import InvalidResult
 from agentrun.core.failures import qualified_name
-from agentrun.core.words import EventType, Reason, Status, StepStatus, WaitStatus
+from agentrun.core.words import EventType, Reason, Status, StepStatus, WaitKind, WaitStatus
 from agentrun.store.inflight import write_left_behind
 from agentrun.store.mover import (
     BY,
@@ -86,7 +86,10 @@ def _redrive() -> Statement:
 
 
 def _reopened_waits(moved: CTE) -> CTE:
-    """What was asked and never answered is asked still, and told again. A remote step may have ended since."""
+    """What was asked and never answered is asked still, and told again. A remote step may have ended since.
+
+    People have as long for it as at first; a timer ends when it would have.
+    """
     ended = exists().where(
         steps.c.run_id == waits.c.run_id, steps.c.key == waits.c.step_key, steps.c.finished_at.is_not(None)
     )
@@ -95,10 +98,12 @@ def _reopened_waits(moved: CTE) -> CTE:
     child = runs.alias("child")
     failed = beside_key(child.c.status).in_([word(Status.CANCELLED), word(Status.FAILED)])
     lost = exists().where(child.c.id == waits.c.child_id, or_(failed, child.c.cancel_requested_at.is_not(None)))
+    as_long = now() + (waits.c.due_at - waits.c.created_at)
+    due_at = case((waits.c.kind == word(WaitKind.TIMER), waits.c.due_at), else_=as_long)
     return (
         update(waits)
         .where(waits.c.run_id == moved.c.id, waits.c.status == word(WaitStatus.CLOSED), ~ended, ~lost)
-        .values(status=word(WaitStatus.OPEN), resolved_at=null(), remind_at=now())
+        .values(status=word(WaitStatus.OPEN), resolved_at=null(), remind_at=now(), due_at=due_at, created_at=now())
         .cte("reopened")
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from agentrun import Client, Context, Effect, Fatal, Reason, Status, durable
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.operators import Operators
 from agentrun.store.claims import CLAIM_RUN
+from agentrun.store.steering import REDRIVE
 from agentrun.store.transitions import SETTLE
 from agentrun.testing.rows import Rows
 from tests.waits.conftest import Go, Parked, Travel, go, parked, travel
@@ -92,6 +94,27 @@ def test_a_child_that_a_sweep_found_just_before_its_parent_was_redriven_goes_on(
     assert ended == [False, False]
     assert [client.status(child).status for child in children] == [Status.QUEUED, Status.RUNNING]
     assert not any(client.status(child).cancel_requested_at for child in children)
+
+
+def test_what_a_redriven_run_asked_may_be_answered_for_as_long_as_at_first_and_its_timer_ends_when_it_would_have(
+    rows: Rows, travel: Travel
+) -> None:
+    """Twice: no redrive makes the time longer."""
+    run_id = rows.final(Status.FAILED)
+    for key in ("approval", "timer"):
+        rows.wait(run_id, key, kind=key, status="closed", resolved_at="now")
+    travel("UPDATE agentrun.waits SET created_at = now() - interval '3 h', due_at = now() - interval '2 h'"
+           " WHERE run_id = %s", run_id)  # fmt: skip
+    before = {row["step_key"]: row for row in travel.waits(run_id)}
+    for _ in range(2):
+        assert rows.do(REDRIVE, run_id)
+        after = {row["step_key"]: row for row in travel.waits(run_id)}
+        assert after["timer"]["due_at"] == before["timer"]["due_at"]
+        assert after["approval"]["due_at"] - after["approval"]["created_at"] == timedelta(hours=1)
+        assert after["approval"]["created_at"] > before["approval"]["due_at"]
+        travel("UPDATE agentrun.waits SET status = 'closed', resolved_at = now() WHERE run_id = %s", run_id)
+        travel("UPDATE agentrun.runs SET status = 'failed', reason = 'not_retryable', finished_at = now(),"
+               " due_at = NULL WHERE id = %s", run_id)  # fmt: skip
 
 
 def test_a_redriven_run_forgets_who_asked_to_cancel_it(client: Client, rows: Rows) -> None:
