@@ -216,11 +216,12 @@ def _alone(client: Client, engine: Engine) -> float:
 @contextlib.contextmanager
 def _as_if_pooled() -> Generator[None]:
     """Connections that are opened meanwhile take it that a pooler is in between."""
-    usual, connect.THROUGH_A_POOLER = connect.THROUGH_A_POOLER, "SELECT 1 AS other WHERE %s::int > 0"
+    usual = connect.UNUSUAL
+    connect.UNUSUAL = "SELECT %s::int > 0 AS other, false AS strict"
     try:
         yield
     finally:
-        connect.THROUGH_A_POOLER = usual
+        connect.UNUSUAL = usual
 
 
 @contextlib.contextmanager

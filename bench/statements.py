@@ -20,7 +20,7 @@ from psycopg import sql
 
 import agentrun.store
 from agentrun.embedded import Embedded
-from agentrun.store.connect import THROUGH_A_POOLER
+from agentrun.store.connect import UNUSUAL
 from agentrun.store.sql import Statement
 
 _ENTRY = re.compile(r"^@([^@]*)@ (LOG|DETAIL|ERROR|WARNING|HINT|CONTEXT|STATEMENT|FATAL):\s+(.*)$")
@@ -81,7 +81,7 @@ def _read(text: str) -> list[tuple[str, str]]:
             who, said = entries[-1]
             entries[-1] = (who, f"{said}\n{line}")
     sent = [(who, _SENT.match(said)) for who, said in entries if who.startswith("agentrun")]
-    opening = _shape(THROUGH_A_POOLER)
+    opening = _shape(UNUSUAL)
     return [(who, _name(match[1])) for who, match in sent if match and _shape(match[1]) != opening]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentrun.core.errors import ConfigurationError
 from agentrun.runtime.doctor import Finding, Row, Severity
+from agentrun.store.connect import USUAL_LEVEL
 
 _URL = '"$AGENTRUN_DATABASE_URL"'
 _DOWN = ("it is down, cannot be reached from here, or AGENTRUN_DATABASE_URL is wrong", f"pg_isready -d {_URL}")
@@ -19,6 +20,10 @@ _ANSWERS = {
     "does not exist": ("AGENTRUN_DATABASE_URL names a user or database that the server does not have", _NEW_URL),
     "too many c": _FULL,
     "connection slots are reserved": _FULL,
+    USUAL_LEVEL: (
+        "default_transaction_isolation is not READ COMMITTED behind the pooler, which has to connect anew afterwards",
+        f'psql {_URL} -c "{USUAL_LEVEL}"',
+    ),
     "statement timeout": (
         "its statement_timeout is too short for this command, and perhaps for the workers",
         f"psql {_URL} -c \"alter role current_user set statement_timeout = '60s'\"",

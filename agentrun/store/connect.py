@@ -25,20 +25,22 @@ _KEEPALIVE = {
 
 
 def connect(url: str, *, name: str) -> Connection[type_of_row]:
-    """A synchronous connection in autocommit. `name` is what pg_stat_activity shows."""
+    """A synchronous connection in autocommit. `name` is what pg_stat_activity shows. Raises as `adapt`."""
     connection = Connection[type_of_row].connect(conninfo(url, name=name), autocommit=True, row_factory=dict_row)
     adapt(connection)
     return connection
 
 
 async def connect_async(url: str, *, name: str) -> AsyncConnection[type_of_row]:
-    """An asynchronous connection in autocommit."""
+    """An asynchronous connection in autocommit. Raises as `adapt`."""
     connection = await AsyncConnection[type_of_row].connect(
         conninfo(url, name=name), autocommit=True, row_factory=dict_row
     )
     _load_texts(connection)
-    if await (await connection.execute(THROUGH_A_POOLER, [connection.info.backend_pid])).fetchone():
-        connection.prepare_threshold = None
+    row = await (await connection.execute(UNUSUAL, [connection.info.backend_pid])).fetchone()
+    if refusal := _heeded(connection, row):
+        await connection.close()
+        raise refusal
     return connection
 
 
@@ -48,15 +50,19 @@ def conninfo(url: str, *, name: str) -> str:
 
 
 def adapt(connection: Connection[Any]) -> None:
-    """Make a new connection one of ours, in autocommit.
+    """Make a new connection one of ours, in autocommit and at READ COMMITTED, with rows as dicts.
 
     A pooler gives every transaction another session of the server, so nothing is prepared through it: the next
     transaction would not find it, or find another client's. A pooler shows by answering for a session that is not the
     one which it has told of.
+
+    Raises ConfigurationError where a pooler's sessions have a stricter level: what one client sets, others find.
     """
     _load_texts(connection)
-    if connection.execute(THROUGH_A_POOLER, [connection.info.backend_pid]).fetchone():
-        connection.prepare_threshold = None
+    row = connection.execute(UNUSUAL, [connection.info.backend_pid]).fetchone()
+    if refusal := _heeded(connection, row):
+        connection.close()
+        raise refusal
 
 
 def keeps_session(connection: Connection[Any]) -> bool:
@@ -64,8 +70,38 @@ def keeps_session(connection: Connection[Any]) -> bool:
     return connection.prepare_threshold is not None
 
 
-THROUGH_A_POOLER: LiteralString = "SELECT 1 AS other WHERE pg_backend_pid() != %s"
-"""Asked once, by every new connection: a row says yes."""
+UNUSUAL: LiteralString = """
+SELECT other, level, strict,
+CASE WHEN strict AND NOT other THEN set_config('default_transaction_isolation', 'read committed', false) END AS heeded
+FROM (
+    SELECT pg_backend_pid() != %s AS other, level, level IN ('repeatable read', 'serializable') AS strict
+    FROM current_setting('default_transaction_isolation') AS level
+) AS said
+WHERE other OR strict
+"""
+"""Asked once, by every new connection. A row says that a pooler is in between (`other`), or that transactions would
+begin at a stricter `level` than READ COMMITTED; those of a session that is ours alone no longer do then.
+
+Every guard waits for whoever was first, and then sees what that one has committed. At a stricter level it would fail
+instead, or look at what was there before.
+"""
+
+USUAL_LEVEL: LiteralString = "ALTER ROLE CURRENT_USER SET default_transaction_isolation TO 'read committed'"
+"""Stands above what is set for the database or the server; every user may say it of themselves."""
+
+
+def _heeded(connection: Connection[Any] | AsyncConnection[Any], row: type_of_row | None) -> ConfigurationError | None:
+    """Prepares nothing through a pooler. The refusal, where its sessions' level is a stricter one."""
+    if row is None or not row["other"]:
+        return None
+    connection.prepare_threshold = None
+    if not row["strict"]:
+        return None
+    return ConfigurationError(
+        f"through the pooler of AGENTRUN_DATABASE_URL, transactions begin at {row['level'].upper()}, and agentrun "
+        f"needs READ COMMITTED; run `{USUAL_LEVEL}` as its user, then have the pooler connect anew (PgBouncer: "
+        "RECONNECT)"
+    )
 
 
 def _load_texts(connection: Connection[Any] | AsyncConnection[Any]) -> None:

@@ -85,9 +85,13 @@ def _require_known(there: str | None, scripts: ScriptDirectory) -> None:
 
 
 def engine(url: str) -> Engine:
-    """A SQLAlchemy engine without a pool, for migrations. It prepares nothing, so that a pooler may be in between."""
+    """A SQLAlchemy engine without a pool, for migrations. It prepares nothing, so that a pooler may be in between.
+
+    Each transaction says its level itself: what the server's default is does not matter, nor whose session it is.
+    """
     driver = plain(url).replace("postgresql://", "postgresql+psycopg://", 1)
-    return create_engine(driver, poolclass=NullPool, connect_args={"prepare_threshold": None})
+    unprepared = {"prepare_threshold": None}
+    return create_engine(driver, poolclass=NullPool, connect_args=unprepared, isolation_level="READ COMMITTED")
 
 
 def _scripts(url: str) -> ScriptDirectory:

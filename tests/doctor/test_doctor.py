@@ -32,6 +32,7 @@ from agentrun.runtime import presence, still
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.remotesteps import remote_steps
 from agentrun.settings import Settings
+from agentrun.store.connect import USUAL_LEVEL
 from agentrun.store.diagnosis import MOST
 from agentrun.testing import until
 from agentrun.testing.rows import KIND, Rows
@@ -563,6 +564,7 @@ def test_a_database_that_cuts_statements_off_is_named_so(
         ('database "agentrnu" does not exist', "does not have", "export AGENTRUN_DATABASE_URL="),
         ('password authentication failed for user "agentrun"', "wrong user or password", "export "),
         ("sorry, too many clients already", "connections are taken", "psql "),
+        (f"run `{USUAL_LEVEL}`", "default_transaction_isolation", f'psql "$AGENTRUN_DATABASE_URL" -c "{USUAL_LEVEL}"'),
         ("Connection refused", "it is down", "pg_isready "),
     ],
 )

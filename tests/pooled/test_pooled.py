@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import psycopg
@@ -15,10 +18,13 @@ from typer.testing import CliRunner
 
 from agentrun import Client, Context, Effect, Settings, Status, durable, remote_step
 from agentrun.cli import app
+from agentrun.core.errors import ConfigurationError
 from agentrun.runtime.engine import Engine
 from agentrun.runtime.kinds import Registry
 from agentrun.runtime.segment import run_segment
 from agentrun.store import schema
+from agentrun.store.connect import connect_async
+from agentrun.store.database import Database
 from agentrun.testing import RecordingPublisher, environment, until
 from agentrun.testing.nodes import Node
 from agentrun.testing.servers import Servers
@@ -168,6 +174,32 @@ def test_nothing_is_prepared_through_a_pooler_and_straight_it_is(
                 connection.execute("SELECT %s::int", [number])
             prepared = connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
         assert (prepared == {"count": 1}, engine.database.pooled) == (prepares, not prepares)
+
+
+@pytest.fixture
+def at_will(direct_url: str) -> Iterator[Callable[[str], object]]:
+    """Executes a statement past the pooler; what it says of the user is taken back."""
+    with psycopg.connect(direct_url, autocommit=True) as connection:
+        yield lambda statement: connection.execute(statement)  # pyright: ignore[reportArgumentType]
+        connection.execute("ALTER ROLE CURRENT_USER RESET default_transaction_isolation")
+
+
+async def test_sessions_of_a_stricter_level_are_refused_until_the_command_that_is_named_was_run(
+    direct_url: str, at_will: Callable[[str], object]
+) -> None:
+    at_will(f"ALTER DATABASE \"{urlsplit(direct_url).path[1:]}\" SET default_transaction_isolation = 'serializable'")
+    with strict(direct_url) as url:
+        with pytest.raises(ConfigurationError, match="SERIALIZABLE") as refused:
+            _ = Database(url).pooled
+        with pytest.raises(ConfigurationError, match="READ COMMITTED"):
+            await connect_async(url, name="as the writer's")
+        assert schema.current(url) == schema.head(), "what says its level itself is not refused"
+    (command,) = re.findall("`(ALTER ROLE .*?)`", str(refused.value))
+    at_will(command)
+    with strict(direct_url) as url, contextlib.closing(Database(url)) as database, database.connection() as connection:
+        assert connection.execute("SHOW transaction_isolation").fetchone() == {
+            "transaction_isolation": "read committed"
+        }
 
 
 def test_a_client_that_prepares_breaks_here(database_url: str) -> None:
