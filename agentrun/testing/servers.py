@@ -31,6 +31,7 @@ class Servers:
         self._prefix = f"agentrun_test_{uuid.uuid4().hex[:10]}"
         self._made = 0
         self._template: str | None = None
+        self._connection: psycopg.Connection | None = None
 
     def create_database(self, *, migrated: bool = True) -> str:
         """The URL of a fresh database; a clone of the template, or with `migrated=False` an empty one."""
@@ -48,6 +49,9 @@ class Servers:
         if self._template is not None:
             self.drop_database(self._url(self._template))
             self._template = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _migrated_template(self) -> str:
         if self._template is None:
@@ -62,9 +66,20 @@ class Servers:
         self._execute(f"CREATE DATABASE {{}} TEMPLATE {{}} STRATEGY {strategy}", name, template)
 
     def _execute(self, statement: str, *names: str) -> None:
-        # A connection per statement: tests may have restarted the server.
-        with psycopg.connect(self.database_url, autocommit=True) as connection:
-            connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))  # pyright: ignore[reportArgumentType]
+        query = sql.SQL(statement).format(*map(sql.Identifier, names))  # pyright: ignore[reportArgumentType]
+        try:
+            self._connected().execute(query)
+        except psycopg.OperationalError:
+            if self._connection is None or not self._connection.closed:
+                raise
+            # A test has restarted the server since the last statement, which this one never reached.
+            self._connected().execute(query)
+
+    def _connected(self) -> psycopg.Connection:
+        """One connection for all: to make one costs as much as dropping a database does."""
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self.database_url, autocommit=True)
+        return self._connection
 
     def _url(self, name: str) -> str:
         return urlunsplit(urlsplit(self.database_url)._replace(path=f"/{name}"))
