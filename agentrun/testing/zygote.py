@@ -1,7 +1,8 @@
 """A process that has imported what every worker imports, and forks itself into `python -m celery …` at request.
 
 Run as `python -m agentrun.testing.zygote FD`. The child is the interpreter that `python -m celery` would be: its own
-session, folder, environment, arguments and log; what is saved is the imports. It never imports an application.
+session, folder, environment, arguments and log; what is saved is the imports, and the statements' SQL, which a worker
+makes of them when it first uses each: a quarter of a short life. It never imports an application.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Any, cast
 
+from agentrun.store.sql import Statement
+
 IMPORTS = (
     "celery.__main__", "celery.bin.celery", "celery.apps.worker", "celery.apps.beat", "celery.worker.consumer",
     "celery.worker.components", "celery.worker.autoscale", "celery.app.control", "celery.app.events",
@@ -31,6 +34,11 @@ IMPORTS = (
 )  # fmt: skip
 """None of these reads the environment for good, starts a thread, opens a connection or draws a random number."""
 
+STATEMENTS = (
+    "claims", "journal", "needs", "offering", "offers", "orphans", "starting", "sweeping", "transitions", "waits",
+)  # fmt: skip
+"""The modules of the store whose statements most workers need."""
+
 
 def main(descriptor: int) -> None:
     """Serve until the other side is gone; a child leaves this loop and becomes what was asked for."""
@@ -38,12 +46,22 @@ def main(descriptor: int) -> None:
     for name in IMPORTS:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    _compile_statements()
     gc.collect()
     # What was imported is no garbage: neither to the collector nor, a second later, at each child's end.
     gc.freeze()
     wish = _served(socket.socket(fileno=descriptor))
     if wish is not None:
         _become(wish, ways)
+
+
+def _compile_statements() -> None:
+    for name in STATEMENTS:
+        for value in list(vars(importlib.import_module(f"agentrun.store.{name}")).values()):
+            statement = value if isinstance(value, Statement) else None
+            while statement is not None:
+                _ = statement.sql
+                statement = statement.many
 
 
 def _foreign_ways() -> list[str]:
