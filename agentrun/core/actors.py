@@ -48,13 +48,20 @@ def may_operate(actor: Actor) -> None:
         raise Forbidden(f"`{actor.id}` may not do this: it needs the scope {Scope.OPERATE}")
 
 
+def named(name: str) -> str:
+    """A plain name for the record. Raises InvalidRequest for an empty one: nobody could say later who it was."""
+    if not name.strip():
+        raise InvalidRequest("by is a name for the record, and this one is empty; say who acts")
+    return name
+
+
 def require(actor: Actor | str, scope: Scope, run: Run) -> str:
     """The actor's id. Raises NotFound where the actor may not even see the run, Forbidden where it may only see it.
 
     A plain string is a name for the record, not checked. Raises InvalidRequest for what is neither.
     """
     if isinstance(actor, str):
-        return actor
+        return named(actor)
     if not isinstance(actor, Actor):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidRequest(f"by is a name for the record or an Actor, not a value of type {type(actor).__name__}")
     owns = run.owner is not None and run.owner == actor.id

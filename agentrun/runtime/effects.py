@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agentrun.core.words import Effect
+from agentrun.runtime.signatures import callable_or_none
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE = "__agentrun_effect__"
@@ -35,9 +36,11 @@ def effect(
 
     `reconcile(idempotency_key)` is asked about an interrupted write: it returns `Applied(result)` or `NOT_APPLIED`,
     and then the write is settled without a person. `approval` makes a tool of an agent wait for a decision, always or
-    by a rule on its arguments. Raises ValueError for what is no effect.
+    by a rule on its arguments. Raises ValueError for what is no effect, and ConfigurationError
+    where `reconcile` cannot be called.
     """
     said = as_effect(effect)
+    callable_or_none("an effect", "`reconcile`", reconcile)
 
     def declare(function: F) -> F:
         setattr(function, _ATTRIBUTE, Declared(said, reconcile, approval))

@@ -16,6 +16,7 @@ from agentrun.core.alarms import Occasion
 from agentrun.core.codec import decode
 from agentrun.core.errors import ConfigurationError
 from agentrun.runtime.healing import code_changed, needs, of_failed
+from agentrun.runtime.signatures import callable_or_none
 from agentrun.store import notices
 from agentrun.store.database import Database
 
@@ -115,6 +116,7 @@ def notify(database: Database, namespace: str, *, limit: int) -> int:
 
 
 def _register(occasion: Occasion, hook: Hook, name: str | None) -> Hook:
+    callable_or_none("the registration", "a hook", hook)
     known = name or f"{getattr(hook, '__module__', '?')}.{getattr(hook, '__qualname__', repr(hook))}"
     if _hooks[occasion].get(known, hook) is not hook:
         raise ConfigurationError(f"two hooks are named `{known}`; give one of them another name")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError, create_model
 
@@ -27,6 +27,7 @@ from agentrun.runtime.checks import (
     checked_requeues,
     checked_timeout,
 )
+from agentrun.runtime.signatures import after_context, registered_name, signature_of
 
 Body = Callable[..., Any]
 B = TypeVar("B", bound=Body)
@@ -104,8 +105,13 @@ class Kind:
             return self.request.validate_json(text)
         except ValidationError as error:
             raise InvalidRequest(
-                f"the request does not fit kind `{self.name}`: {explain(error)}; see the body's signature"
+                f"the request does not fit kind `{self.name}`: {explain(error)}; the body takes {self._taken()}"
             ) from None
+
+    def _taken(self) -> str:
+        if not self.spread:
+            return f"it as `{self.takes[0]}`" if self.takes else "none"
+        return f"an object of {', '.join(f'`{name}`' for name in self.takes)}"
 
     def encode_result(self, result: Any) -> str:
         """JSON text of what the body returned. Raises InvalidResult where that is not what it promised."""
@@ -211,7 +217,7 @@ def durable(
     Raises ConfigurationError where the signature or an option cannot be used, or the name is taken.
     """
     options = options_of(
-        name,
+        registered_name("kind", "durable", name),
         queue=queue,
         max_requeues=max_requeues,
         timeout=timeout,
@@ -229,16 +235,9 @@ def durable(
 
 def kind_of(name: str, body: Body, options: Options | None = None) -> Kind:
     """A kind from a function's signature, without registering it."""
-    if not name or name != name.strip() or len(name) > 200:
-        raise ConfigurationError(f"a kind's name must be 1 to 200 characters without blanks around it, not {name!r}")
-    hints = get_type_hints(body, include_extras=True)
-    parameters = list(inspect.signature(body).parameters.values())
-    if not parameters or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in parameters[1:]):
-        raise ConfigurationError(
-            f"the body of kind `{name}` must take the context first and then named parameters: "
-            f"def {body.__name__}(ctx: Context, ...)"
-        )
-    takes = parameters[1:]
+    of = f"the body of kind `{registered_name('kind', 'durable', name)}`"
+    parameters, hints = signature_of(of, body)
+    takes = after_context(of, body, parameters)
     spread = len(takes) > 1
     result = hints.get("return", Any)
     return Kind(

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from agentrun.core.actors import Actor, Scope, may_operate, require
+from agentrun.core.actors import Actor, Scope, may_operate, named, require
 from agentrun.core.codec import encode, within
 from agentrun.core.errors import InvalidRequest, NotAllowed
 from agentrun.core.failures import failed_steps_in, unfit_step_in
@@ -87,12 +87,14 @@ class Operators:
         """The name for the record. An actor's scope is checked; a plain name is taken as it is."""
         actor = self._commands.actor if self._commands.actor is not None else by
         return (
-            actor if isinstance(actor, str) else require(actor, scope, self._commands.unchecked(run_id, asking=actor))
+            named(actor)
+            if isinstance(actor, str)
+            else require(actor, scope, self._commands.unchecked(run_id, asking=actor))
         )
 
     def may_resume(self, run_id: UUID) -> None:
         """Raises NotFound or Forbidden where an actor may not go on with the run in its own process."""
-        self._may("", Scope.OPERATE, run_id)
+        self._may("nobody", Scope.OPERATE, run_id)
 
     def _operates(self) -> None:
         if self._commands.actor is not None:

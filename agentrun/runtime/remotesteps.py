@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,6 +16,7 @@ from agentrun.core.words import Effect
 from agentrun.runtime.checks import checked_queue
 from agentrun.runtime.effects import UNDECLARED, Declared, as_effect, declared
 from agentrun.runtime.kinds import plain_request, spread_request, unknown
+from agentrun.runtime.signatures import all_named, callable_or_none, registered_name, signature_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -135,13 +136,15 @@ def remote_step(
     which is never repeated. `reconcile(idempotency_key)` is asked about an interrupted write. `queue` is where bodies
     offer it that name none.
 
-    Raises ConfigurationError where the signature or the queue cannot be used or the name is taken, ValueError for what
-    is no effect.
+    Raises ConfigurationError where the signature, the queue or `reconcile` cannot be used or the name is taken,
+    ValueError for what is no effect.
     """
+    of = f"remote step `{registered_name('remote step', 'remote_step', name)}`"
     said = as_effect(effect) if effect is not None else None
+    asked = callable_or_none(of, "`reconcile`", reconcile)
 
     def register(function: F) -> F:
-        remote_steps.add(_step_of(name, function, said, reconcile, queue))
+        remote_steps.add(_step_of(name, function, said, asked, queue))
         return function
 
     return register
@@ -154,12 +157,9 @@ def _step_of(
     reconcile: Callable[..., Any] | None,
     queue: str | None,
 ) -> RemoteStep:
-    if not name or name != name.strip() or len(name) > 200:
-        raise ConfigurationError(f"a remote step's name must be 1 to 200 characters without blanks, not {name!r}")
-    hints = get_type_hints(function, include_extras=True)
-    takes = list(inspect.signature(function).parameters.values())
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) for p in takes):
-        raise ConfigurationError(f"remote step `{name}` must take named parameters: def {function.__name__}(doc: Doc)")
+    of = f"remote step `{name}`"
+    parameters, hints = signature_of(of, function)
+    takes = all_named(of, function, parameters)
     result = hints.get("return", Any)
     spread = len(takes) > 1
     declares = Declared(effect, reconcile) if effect is not None else declared(function) or UNDECLARED
