@@ -27,6 +27,7 @@ from agentrun.cli import (
     workers,
 )
 from agentrun.cli.base import Commands
+from agentrun.cli.screen import hold_stdout
 
 app = typer.Typer(
     cls=Commands,
@@ -58,4 +59,5 @@ def _root(
 
 def main() -> None:
     """The entry point."""
+    hold_stdout()
     app(prog_name="agentrun")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import sys
+from collections.abc import Generator
 from typing import Annotated, Any
 
 import typer
@@ -26,26 +29,38 @@ _TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBAD
 class Commands(TyperGroup):
     """The command line: a refusal ends with its class's exit code and one paragraph on stderr, never a traceback."""
 
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Read the arguments; the version and the help are printed here."""
+        with _ending():
+            return super().make_context(*args, **options)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; turn what it raises into its ending."""
-        try:
+        with _ending():
             returned = super().invoke(ctx)
-            screen.require_stdout().flush()
+            sys.stdout.flush()
             return returned
-        except AgentrunError as error:
-            _end(str(error), error.exit_code)
-        except TimeoutError as error:
-            _end(str(error), AgentrunError.exit_code)
-        except OSError as error:
-            if error.errno not in _TAKES_NOTHING:
-                raise
-            screen.forget_stdout()
-            _end(f"the output cannot be written: {error.strerror}", AgentrunError.exit_code)
-        except Exception as error:
-            known = explained(error)
-            if known is None:
-                raise
-            _end(str(known), known.exit_code)
+
+
+@contextlib.contextmanager
+def _ending() -> Generator[None]:
+    try:
+        yield
+    except AgentrunError as error:
+        _end(str(error), error.exit_code)
+    except TimeoutError as error:
+        _end(str(error), AgentrunError.exit_code)
+    except OSError as error:
+        if error.errno not in _TAKES_NOTHING:
+            raise
+        screen.forget_stdout()
+        why = "stdout is closed" if error.errno == errno.EBADF else error.strerror
+        _end(f"the output cannot be written: {why}", AgentrunError.exit_code)
+    except Exception as error:
+        known = explained(error)
+        if known is None:
+            raise
+        _end(str(known), known.exit_code)
 
 
 def _end(message: str, code: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import sys
@@ -45,7 +44,7 @@ _STYLES = {
 
 def show(*things: RenderableType) -> None:
     """Print on stdout."""
-    console = _console(require_stdout())
+    console = _console(sys.stdout)
     for thing in things:
         console.print(thing, soft_wrap=isinstance(thing, (str, Text)))
 
@@ -63,20 +62,19 @@ def refuse(message: str) -> None:
 
 def show_json(value: Any) -> None:
     """One line of JSON on stdout, in ASCII."""
-    print(json.dumps(value, default=_as_json), file=require_stdout(), flush=True)
+    print(json.dumps(value, default=_as_json), flush=True)
 
 
-def require_stdout() -> TextIO:
-    """Where results go. Raises OSError where it is closed, as by `>&-`."""
+def hold_stdout() -> None:
+    """Where stdout is closed, as by `>&-`, whoever prints gets an error, and who has nothing to print needs none."""
     if sys.stdout is None:
-        raise OSError(errno.EBADF, "stdout is closed")
-    return sys.stdout
+        # For reading, so that writing fails; and no socket gets the number of stdout, for others to print into.
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115, PTH123 - until the end of the process
 
 
 def forget_stdout() -> None:
     """Whatever it did not take is not tried again at the end of the process."""
-    if sys.stdout is not None:
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the end of the process
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the end of the process
 
 
 def pretty(value: Any) -> Text:
