@@ -176,6 +176,13 @@ def examined(facts: Facts, checks: Sequence[Check]) -> list[Finding]:
     return sorted(found, key=lambda finding: list(Severity).index(finding.severity))
 
 
+def place(process: Row) -> tuple[str, str]:
+    """A process's host and number there. A process with a stable id has that one in its name, where others have their
+    host: what its Celery calls its host is preferred."""
+    where, pid, *_ = process["name"].split(":")[1:]
+    return (process["about"].get("node") or "").partition("@")[2] or where, pid
+
+
 def exit_code(findings: Sequence[Finding]) -> int:
     """That of the worst finding."""
     return max((EXIT_CODES[finding.severity] for finding in findings), default=0)

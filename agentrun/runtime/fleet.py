@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 
 from agentrun.core.alarms import Occasion
 from agentrun.core.counting import counted, counted_is
-from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, span
+from agentrun.runtime.doctor import Broker, Facts, Finding, Row, Severity, place, span
+from agentrun.runtime.healing import needs
 from agentrun.settings import Settings
 
 LARGEST_SKEW_SECONDS = 5.0
+
+_REDIS = 'redis-cli -u "$AGENTRUN_BROKER_URL"'
 
 
 def no_workers(facts: Facts) -> Iterator[Finding]:
@@ -42,6 +47,7 @@ def skewed(where: str, skew: float) -> Finding:
         "no time synchronisation there",
         "countdowns that it sends fire early or late; runs go by the database's clock, and are safe",
         "timedatectl set-ntp true",
+        "the rights of root there",
     )
 
 
@@ -56,7 +62,8 @@ def visibility_timeout(facts: Facts) -> Iterator[Finding]:
                 f"`{each['name']}` has a visibility timeout of {span(timeout)}",
                 f"countdowns of up to {span(cap)} (AGENTRUN_LONGEST_COUNTDOWN_SECONDS) are delivered several times",
                 "broker_transport_options of its Celery application",
-                'app.conf.broker_transport_options = {"visibility_timeout": 3600}',
+                f'set `app.conf.broker_transport_options = {{"visibility_timeout": {max(3600, math.ceil(2 * cap))}}}` '
+                f"in the Celery application `{each['about'].get('app') or facts.app}`, and restart its workers",
             )
 
 
@@ -66,14 +73,25 @@ def deployments(facts: Facts) -> Iterator[Finding]:
     names = sorted(known)
     differ = {frozenset(each["kinds"]) for each in known.values()}
     if len(names) > 1 and len(differ) > 1:
+        youngest = max(known.values(), key=lambda each: each["started_at"])
+        heal = _in_a_namespace_of_its_own(facts, youngest)
         yield Finding(
             "shared_namespace",
             Severity.WARNING,
             f"{len(names)} deployments share namespace `{facts.namespace}`: each takes the other's wakes and runs",
             "their namespace was left as it is, although they are two; or it is one deployment under two names",
             "; ".join(f"{name}: {', '.join(sorted(known[name]['kinds'])) or 'no kinds'}" for name in names),
-            "AGENTRUN_NAMESPACE=ANOTHER for one of them; or one AGENTRUN_DEPLOYMENT for both",
+            heal,
+            f"{youngest['deployment']}'s present workers stopped, and the same AGENTRUN_NAMESPACE for its beat and its "
+            "producers; or, if the two are one deployment, none of this and one AGENTRUN_DEPLOYMENT for both",
         )
+
+
+def _in_a_namespace_of_its_own(facts: Facts, worker: Row) -> str:
+    name = re.sub(r"[^a-z0-9_-]+", "-", worker["deployment"].lower()).strip("-_")[:60] or "other"
+    own = facts.settings.model_copy(update={"namespace": f"{name}-2" if name == facts.namespace else name})
+    bare = [each.removesuffix(f".{facts.namespace}") for each in worker["queues"]]
+    return f"AGENTRUN_NAMESPACE={own.namespace} {facts.worker(','.join(own.queue_of(each) for each in bare))}"
 
 
 def foreign_queues(facts: Facts) -> Iterator[Finding]:
@@ -106,8 +124,16 @@ def shared_stable_ids(facts: Facts) -> Iterator[Finding]:
                 f"{len(live)} live workers have the stable id `{name}`",
                 "AGENTRUN_STABLE_ID is to be another one for each, and the same after a restart",
                 ", ".join(f"`{each['name']}`" for each in mine),
-                "AGENTRUN_STABLE_ID=$(hostname), or none",
+                *_called_otherwise(facts, mine[-1]),
             )
+
+
+def _called_otherwise(facts: Facts, worker: Row) -> tuple[str, str]:
+    """The command, and what it needs beside itself."""
+    host, pid = place(worker)
+    stop = f"kill -TERM {worker['about'].get('pid') or pid}"
+    heal = f"AGENTRUN_STABLE_ID={worker['stable_id']}-2 {facts.worker(','.join(worker['queues']))}"
+    return heal, f"`{stop}` on {host} before it; {needs(heal, namespace=facts.namespace)}"
 
 
 def nobody_is_told(facts: Facts) -> Iterator[Finding]:
@@ -120,7 +146,7 @@ def nobody_is_told(facts: Facts) -> Iterator[Finding]:
             "nobody is told of runs that stand still",
             "no live worker has an `on_stalled` hook",
             f"{counted(len(facts.workers), 'worker')} alive",
-            "agentrun.on_stalled(agentrun.log_line()) in a module of AGENTRUN_IMPORTS",
+            "call `agentrun.on_stalled(agentrun.log_line())` in a module of AGENTRUN_IMPORTS, and restart the workers",
         )
 
 
@@ -132,9 +158,10 @@ def vanished(facts: Facts) -> Iterator[Finding]:
             "killed",
             Severity.NOTICE,
             f"{counted(len(gone), 'process', 'processes')} ended within the last hour without saying so",
-            "killed, out of memory, or cut off from the database",
+            "killed, out of memory, cut off from the database, or stopped with less than AGENTRUN_DRAIN_SECONDS "
+            f"({span(facts.settings.drain_seconds)}) between TERM and KILL",
             ", ".join(f"`{each['name']}` {span(each['silent'])} ago" for each in gone[:5]),
-            "kill -TERM PID, and at least AGENTRUN_DRAIN_SECONDS until a KILL",
+            "agentrun workers",
         )
 
 
@@ -184,7 +211,9 @@ def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
             "no wake can be sent: runs start when a sweep finds them, and no worker hears of it",
             "the broker cannot be used",
             broker.problem,
-            "redis-cli -u $AGENTRUN_BROKER_URL ping",
+            f"{_REDIS} ping"
+            if str(settings.broker_url).startswith("redis")
+            else "start it, or set AGENTRUN_BROKER_URL to where it is",
         )
         return
     if broker.full is not None:
@@ -196,7 +225,7 @@ def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
             "Redis throws keys away when it is full, messages too: wakes are lost until a sweep sends them again",
             f"maxmemory-policy is {broker.policy}",
             f"{counted(broker.evicted or 0, 'key')} evicted since it started",
-            "redis-cli -u $AGENTRUN_BROKER_URL config set maxmemory-policy noeviction",
+            f"{_REDIS} config set maxmemory-policy noeviction",
         )
     elif broker.evicted:
         yield Finding(
@@ -205,7 +234,7 @@ def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
             f"Redis has thrown {counted(broker.evicted, 'key')} away since it started",
             "its maxmemory-policy was another one before",
             "evicted_keys of INFO; the sweep has sent lost wakes again",
-            "redis-cli -u $AGENTRUN_BROKER_URL config resetstat",
+            f"{_REDIS} config resetstat",
         )
     if broker.late:
         task, seconds = max(broker.late, key=lambda each: each[1])
@@ -215,7 +244,7 @@ def broker_findings(broker: Broker, settings: Settings) -> Iterator[Finding]:
             f"{counted_is(len(broker.late), 'message')} held with a countdown over the cap, of {span(seconds)}",
             "an application of yours sends with a countdown or eta of its own; a worker holds it in memory",
             f"task {task}; the cap is {span(settings.longest_countdown_seconds)} (AGENTRUN_LONGEST_COUNTDOWN_SECONDS)",
-            "client.enqueue(..., delay=...) instead: the time is in the row, and survives the worker",
+            "call `client.enqueue(…, delay=…)` there instead: the time is in the row, and survives the worker",
         )
 
 
@@ -226,6 +255,6 @@ def _broker_full(used: int, most: int) -> Finding:
         "no wake can be sent: runs start when a sweep finds them, and beat's sweeps are not sent either",
         "Redis is full, and refuses whatever would take more memory",
         f"{used:,} bytes used of the {most:,} of its maxmemory",
-        f"redis-cli -u $AGENTRUN_BROKER_URL config set maxmemory {2 * max(used, most)}",
-        "that much memory on its host; what fills it is found with `redis-cli -u $AGENTRUN_BROKER_URL --bigkeys`",
+        f"{_REDIS} config set maxmemory {2 * max(used, most)}",
+        f"that much memory on its host; what fills it is found with `{_REDIS} --bigkeys`",
     )

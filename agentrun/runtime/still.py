@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from agentrun.core.alarms import Shape
 from agentrun.core.counting import counted, counted_is
 from agentrun.core.words import StepKind, StepStatus
-from agentrun.runtime.doctor import Facts, Finding, Row, Severity, span
+from agentrun.runtime.doctor import Facts, Finding, Row, Severity, place, span
 from agentrun.runtime.pager import command
 
 _STANDS = {
@@ -38,7 +38,7 @@ def blocked_loops(facts: Facts) -> Iterator[Finding]:
     for each in facts.alive:
         seconds = each["about"].get("blocked") or 0.0
         if seconds > BLOCKED_SECONDS and each not in facts.late:
-            host, _, pid = each["name"].partition(":")[2].rpartition(":")
+            host, pid = place(each)
             yield Finding(
                 "blocked_loop",
                 Severity.ERROR,

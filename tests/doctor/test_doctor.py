@@ -225,6 +225,16 @@ def test_a_worker_whose_event_loop_is_blocked_is_named_until_it_goes_on(
     until(healed, 5)
 
 
+@pytest.mark.settings(stable_id="pod-0")
+def test_the_process_of_a_blocked_loop_is_named_by_its_number_with_a_stable_id_too(
+    seen_worker: Worker, doctor: Doctor, run_sql: Sql
+) -> None:
+    seen_worker(about={"node": "celery@there"})
+    run_sql("""UPDATE agentrun.processes SET about = (about::jsonb || '{"blocked": 60}')::json""")
+    found = doctor()["blocked_loop"]
+    assert (found["heal"], found["needs"].partition(",")[0]) == (f"kill -KILL {os.getpid()}", "a shell on there")
+
+
 def test_dead_letters_are_named_up_to_three_with_what_lists_them_all(
     healthy: Engine, doctor: Doctor, rows: Rows
 ) -> None:
@@ -363,11 +373,12 @@ def test_what_waits_for_people_for_long(healthy: Engine, doctor: Doctor, rows: R
 # ---- processes
 
 
-def test_no_worker_is_alive(healthy: Engine, doctor: Doctor, run_sql: Sql) -> None:
+def test_no_worker_is_alive(healthy: Engine, doctor: Doctor, run_sql: Sql, cli: Cli) -> None:
     run_sql("UPDATE agentrun.processes SET seen_at = now() - interval '2 min'")
     found = doctor()
     assert found["no_workers"]["heal"].endswith("-Q agentrun,agentrun.system")
-    assert found["killed"]["severity"] == "notice"
+    assert (found["killed"]["severity"], found["killed"]["heal"]) == ("notice", "agentrun workers")
+    assert cli(*found["killed"]["heal"].split()[1:]).out.count("gone") == 1
     assert found["exit"] == 1
 
 
@@ -429,9 +440,20 @@ def test_a_visibility_timeout_below_the_countdowns(healthy: Engine, doctor: Doct
     app.conf.broker_transport_options = {"visibility_timeout": 30}
     seen_worker(about=about(type("Worker", (), {"app": app})))
     found = doctor()
-    assert found["visibility_timeout"]["heal"].startswith("app.conf.broker_transport_options")
+    assert '`app.conf.broker_transport_options = {"visibility_timeout": 3600}`' in found["visibility_timeout"]["heal"]
+    assert "agentrun.broker.default" in found["visibility_timeout"]["heal"]
     assert found["exit"] == 1
     app.close()
+
+
+def test_the_visibility_timeout_that_is_named_heals_whatever_the_cap_is(
+    doctor: Doctor, seen_worker: Worker, settings: Settings
+) -> None:
+    hours = settings.model_copy(update={"longest_countdown_seconds": 7200.0})
+    seen_worker(settings=hours, about={"visibility_timeout": 3600})
+    assert '"visibility_timeout": 14400' in doctor()["visibility_timeout"]["heal"]
+    seen_worker(settings=hours, about={"visibility_timeout": 14400})
+    assert '"visibility_timeout": 14400' in doctor()["visibility_timeout"]["heal"], "the first one still has less"
 
 
 def test_two_deployments_share_a_namespace(
@@ -443,9 +465,27 @@ def test_two_deployments_share_a_namespace(
     durable("only there")(lambda ctx, request: None)
     seen_worker(settings=settings.model_copy(update={"deployment": "green"}))
     found = doctor()
-    assert found["shared_namespace"]["heal"].startswith("AGENTRUN_NAMESPACE=")
+    assert found["shared_namespace"]["heal"] == (
+        "AGENTRUN_NAMESPACE=green celery -A agentrun.broker.default worker -P threads -c 100"
+        " -Q agentrun.green,agentrun.system.green"
+    )
+    assert "producers" in found["shared_namespace"]["needs"]
     assert "green" in found["shared_namespace"]["evidence"]
     assert found["exit"] == 1
+
+
+def test_a_namespace_of_its_own_is_one_that_can_be_set(
+    seen_worker: Worker, doctor: Doctor, settings: Settings, kinds: Any
+) -> None:
+    team = settings.model_copy(update={"namespace": "team", "deployment": "blue"})
+    seen_worker(settings=team, queues=("agentrun.team", "gpu.team"))
+    durable("only there")(lambda ctx, request: None)
+    seen_worker(
+        settings=team.model_copy(update={"deployment": "Shop.Bodies,shop.more"}), queues=("agentrun.team", "gpu.team")
+    )
+    heal = doctor(AGENTRUN_NAMESPACE="team")["shared_namespace"]["heal"]
+    assert heal.startswith("AGENTRUN_NAMESPACE=shop-bodies-shop-more celery ")
+    assert heal.endswith(" -Q agentrun.shop-bodies-shop-more,gpu.shop-bodies-shop-more")
 
 
 def test_two_live_workers_have_one_stable_id(
@@ -460,6 +500,11 @@ def test_two_live_workers_have_one_stable_id(
     children[0].heartbeat.beat()
     found = doctor()
     assert "pod-0" in found["shared_stable_id"]["symptom"]
+    assert found["shared_stable_id"]["heal"] == (
+        "AGENTRUN_STABLE_ID=pod-0-2 celery -A agentrun.broker.default worker -P threads -c 100"
+        " -Q agentrun,agentrun.system"
+    )
+    assert f"`kill -TERM {os.getpid()}` on " in found["shared_stable_id"]["needs"]
     assert found["exit"] == 1
 
 
@@ -467,7 +512,7 @@ def test_nobody_is_told_of_stalled_runs(make_engine: Callable[..., Engine], doct
     make_engine(queues=("agentrun", "agentrun.system")).heartbeat.beat()
     sweep()
     found = doctor()
-    assert "on_stalled" in found["nobody_is_told"]["heal"]
+    assert found["nobody_is_told"]["heal"].startswith("call `agentrun.on_stalled(agentrun.log_line())` in a module")
     assert found["exit"] == 0
 
 
@@ -594,6 +639,9 @@ def test_urls_that_are_not_set_are_named_and_nothing_else_is(healthy: Engine, do
 def test_a_broker_that_is_away(healthy: Engine, doctor: Doctor) -> None:
     found = doctor(AGENTRUN_BROKER_URL="redis://localhost:1/0")
     assert (found["broker_away"]["severity"], found["exit"]) == ("error", 2)
+    assert found["broker_away"]["heal"] == 'redis-cli -u "$AGENTRUN_BROKER_URL" ping'
+    found = doctor(AGENTRUN_BROKER_URL="amqp://localhost:1//")
+    assert found["broker_away"]["heal"].startswith("start it, or set AGENTRUN_BROKER_URL")
 
 
 @pytest.fixture
@@ -635,6 +683,7 @@ def test_a_message_with_a_countdown_over_the_cap(
     assert doctor() == {"exit": 0}
     app.send_task(WAKE, args=(str(uuid4()),), queue="agentrun", countdown=3000, priority=6)
     found = doctor()
+    assert "`client.enqueue(…, delay=…)`" in found["long_countdown"]["heal"]
     assert found["long_countdown"]["symptom"].startswith("1 message is held with a countdown over the cap")
     assert found["exit"] == 1
     app.close()
