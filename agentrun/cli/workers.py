@@ -13,7 +13,7 @@ from agentrun.cli.desk import database_of, found_settings
 from agentrun.core.codec import decode
 from agentrun.runtime.doctor import Row, is_late
 from agentrun.settings import Settings
-from agentrun.store import diagnosis
+from agentrun.store import roster
 from agentrun.store.watching import OWN_APP
 
 group = typer.Typer()
@@ -26,7 +26,7 @@ def workers(all_namespaces: AllNamespaces = False, as_json: AsJson = False) -> N
     settings = found_settings()
     scope = {"namespace": None if all_namespaces else settings.namespace}
     with database_of(settings) as database:
-        seen, held = database.rows(diagnosis.PROCESSES, scope), database.rows(diagnosis.HOLDINGS, scope)
+        seen, held = database.rows(roster.PROCESSES, scope), database.rows(roster.HOLDINGS, scope)
     told = [_told({**row, "about": decode(row["about"]) or {}}, held, settings) for row in seen]
     if as_json:
         screen.show_json({"workers": told})

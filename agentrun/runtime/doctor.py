@@ -14,7 +14,7 @@ from typing import Any
 from agentrun.core.codec import decode
 from agentrun.runtime.healing import WORKER, needs
 from agentrun.settings import Settings
-from agentrun.store import diagnosis, episodes
+from agentrun.store import diagnosis, episodes, roster
 from agentrun.store.database import Database
 from agentrun.store.watching import OWN_APP
 
@@ -144,7 +144,7 @@ def gather(database: Database, settings: Settings, namespace: str) -> Facts:
     return Facts(
         settings=settings,
         namespace=namespace,
-        processes=[{**each, "about": decode(each["about"]) or {}} for each in rows(diagnosis.PROCESSES)],
+        processes=[{**each, "about": decode(each["about"]) or {}} for each in rows(roster.PROCESSES)],
         due=rows(diagnosis.DUE_BY_KIND),
         offered=rows(diagnosis.OFFERED_BY_QUEUE),
         sweep=rows(diagnosis.LAST_SWEEP)[0],
@@ -159,7 +159,7 @@ def gather(database: Database, settings: Settings, namespace: str) -> Facts:
 
 def namespaces(database: Database) -> list[str]:
     """Every namespace in the database."""
-    return [row["name"] for row in database.rows(diagnosis.NAMESPACES)]
+    return [row["name"] for row in database.rows(roster.NAMESPACES)]
 
 
 def examined(facts: Facts, checks: Sequence[Check]) -> list[Finding]:

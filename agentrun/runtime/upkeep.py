@@ -29,10 +29,10 @@ from agentrun.settings import Settings
 from agentrun.store import sweeping, transitions
 from agentrun.store.connect import broke, type_of_row
 from agentrun.store.database import Database
-from agentrun.store.diagnosis import FORGET_GONE
 from agentrun.store.needs import NEEDS
 from agentrun.store.offers import OFFERED_COUNT, OFFERED_DUE, OFFERED_DUE_AND_KNOWN, OFFERED_QUEUES
 from agentrun.store.orphans import OPEN_CHILDREN
+from agentrun.store.roster import FORGET_GONE
 from agentrun.store.sql import Statement
 from agentrun.store.waits import DUE, LOST_CHILDREN
 

@@ -1,4 +1,4 @@
-"""What `agentrun doctor` and `agentrun workers` ask. Reads only, but for what nobody needs to know any more.
+"""What `agentrun doctor` asks of runs, waits, sweeps and the server. Reads only.
 
 Each question has an index, or a table with few rows; what may be many is counted no further than a bound.
 """
@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Double, Text, and_, case, cast, delete, func, literal_column, or_, select, true
+from sqlalchemy import Text, and_, case, cast, func, literal_column, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, UUID, aggregate_order_by
 
 from agentrun.core.alarms import NoticeEnding
 from agentrun.core.errors import NonDeterminism
 from agentrun.core.failures import WAIT_EXPIRED, qualified_name
 from agentrun.core.words import Status, StepStatus, WaitKind, WaitStatus
-from agentrun.store.episodes import ALIVE
 from agentrun.store.inflight import write_left_behind
 from agentrun.store.mover import NAMESPACE
 from agentrun.store.notices import DEAD_REASONS
-from agentrun.store.sql import Statement, compiled, error_type, later, now, number, param, text_in, word
+from agentrun.store.roster import age
+from agentrun.store.sql import Statement, compiled, error_type, later, now, number, text_in, word
 from agentrun.store.steering import unfit_answer
 from agentrun.store.sweeping import queue_names
-from agentrun.store.tables import episodes, notices, processes, runs, steps, sweeps, waits
+from agentrun.store.tables import episodes, notices, runs, steps, sweeps, waits
 
 MOST = 10_000
 """How many due runs of a queue, or dead letters, are counted."""
@@ -33,55 +33,13 @@ _DAY = cast(literal_column("'1 day'"), INTERVAL)
 _WEEK = cast(literal_column("'7 days'"), INTERVAL)
 
 
-def _age(instant: Any) -> Any:
-    return cast(func.extract("epoch", now() - instant), Double)
-
-
-def _of_everybody(column: Any) -> Any:
-    """In one namespace, or in all where none is given."""
-    return or_(param("namespace", Text).is_(None), column == NAMESPACE)
-
-
-def _processes() -> Statement:
-    """Who was seen within the last hour, and what each said of itself."""
-    columns = (
-        processes.c.id, processes.c.namespace, processes.c.name, processes.c.stable_id, processes.c.deployment,
-        processes.c.version, processes.c.kinds, processes.c.queues, processes.c.holds, processes.c.draining,
-        processes.c.about, processes.c.clock_skew_seconds, processes.c.started_at, processes.c.seen_at,
-        ALIVE.label("alive"), _age(processes.c.started_at).label("age"), _age(processes.c.seen_at).label("silent"),
-        _age(processes.c.draining_since).label("draining_for"),
-    )  # fmt: skip
-    seen = select(*columns).where(_of_everybody(processes.c.namespace))
-    return compiled("processes", seen.order_by(processes.c.namespace, processes.c.name))
-
-
-def _holdings() -> Statement:
-    """What the owners hold: running runs, and remote steps that were taken."""
-    running = (
-        runs.c.claimed_by.label("by"), runs.c.id.label("run_id"), literal_column("NULL").cast(Text).label("step"),
-        runs.c.kind, runs.c.claimed_at.label("since"), _age(runs.c.claimed_at).label("age"),
-    )  # fmt: skip
-    held = select(*running).where(_of_everybody(runs.c.namespace), runs.c.status == word(Status.RUNNING))
-    taken = (
-        select(steps.c.by, steps.c.run_id, steps.c.key, steps.c.name, steps.c.started_at, _age(steps.c.started_at))
-        .join(runs, runs.c.id == steps.c.run_id)
-        .where(
-            _of_everybody(runs.c.namespace),
-            steps.c.status == word(StepStatus.STARTED),
-            steps.c.lease_expires_at > now(),
-        )
-    )
-    every = held.union_all(taken).subquery("held")
-    return compiled("holdings", select(every).order_by(every.c.since))
-
-
 def _due() -> Statement:
     """Runs that are due, by queue and kind: the oldest of each queue, however long another one is."""
     queues = queue_names()
     due = and_(runs.c.namespace == NAMESPACE, runs.c.status == word(Status.QUEUED), runs.c.due_at <= now())
     oldest = select(runs.c.kind, runs.c.due_at).where(due, runs.c.queue == queues.c.queue).order_by(runs.c.due_at)
     some = oldest.limit(number(MOST)).lateral("some")
-    facts = (func.count().label("count"), _age(func.min(some.c.due_at)).label("oldest"))
+    facts = (func.count().label("count"), age(func.min(some.c.due_at)).label("oldest"))
     found = select(queues.c.queue, some.c.kind, *facts).join_from(queues, some, true())
     return compiled("due_by_kind", found.group_by(queues.c.queue, some.c.kind))
 
@@ -96,7 +54,7 @@ def _offered() -> Statement:
         .limit(number(MOST))
         .subquery("some")
     )
-    facts = (func.count().label("count"), _age(func.min(some.c.offered_at)).label("oldest"))
+    facts = (func.count().label("count"), age(func.min(some.c.offered_at)).label("oldest"))
     return compiled("offered_by_name", select(some.c.queue, some.c.name, *facts).group_by(some.c.queue, some.c.name))
 
 
@@ -114,7 +72,7 @@ def _sweeps() -> Statement:
     return compiled(
         "last_sweep",
         select(
-            _age(last.c.swept_at).label("age"), last.c.swept_by.label("by"), or_(*living).label("living")
+            age(last.c.swept_at).label("age"), last.c.swept_by.label("by"), or_(*living).label("living")
         ).select_from(one.outerjoin(last, literal_column("true"))),
     )
 
@@ -174,7 +132,7 @@ def _dead() -> Statement:
         func.count().label("count"),
         latest[number(1) : NAMED].label("run_ids"),
         func.array_agg(some.c.reason.distinct(), type_=ARRAY(Text)).label("reasons"),
-        _age(func.max(some.c.at)).label("newest"),
+        age(func.max(some.c.at)).label("newest"),
         _first(some.c.unfit, some.c.at.desc()).label("unfit"),
     )
     return compiled("dead_letters", select(some.c.cause, *facts).group_by(some.c.cause))
@@ -203,23 +161,13 @@ def _given_up() -> Statement:
     return compiled("notices_given_up", select(notices.c.hook, *facts).where(*lost).group_by(notices.c.hook))
 
 
-def _namespaces() -> Statement:
-    """Every namespace that there is, one index probe each however many runs it holds."""
-    first = select(func.min(runs.c.namespace).label("name")).cte("names", recursive=True)
-    after = select(func.min(runs.c.namespace)).where(runs.c.namespace > first.c.name).scalar_subquery()
-    names = first.union_all(select(after).where(first.c.name.is_not(None)))
-    of_runs = select(names.c.name).where(names.c.name.is_not(None))
-    every = of_runs.union(select(processes.c.namespace), select(sweeps.c.namespace)).subquery("every")
-    return compiled("namespaces", select(every.c.name).order_by(every.c.name))
-
-
 def _counted(found: Any) -> Any:
     """How many, the one of the earliest `at`, and its age."""
     some = found.limit(number(MOST)).subquery("some")
     return select(
         func.count().label("count"),
         _first(some.c.id, some.c.at).label("run_id"),
-        _age(func.min(some.c.at)).label("age"),
+        age(func.min(some.c.at)).label("age"),
     )
 
 
@@ -234,15 +182,6 @@ def _read_only() -> Statement:
     return compiled("read_only", select(said.label("read_only"), func.pg_is_in_recovery().label("standby")))
 
 
-def _forget_gone() -> Statement:
-    """Processes that were not seen for an hour have told everything that they will."""
-    long_ago = processes.c.seen_at < now() - literal_column("interval '1 hour'")
-    gone = delete(processes).where(processes.c.namespace == NAMESPACE, long_ago)
-    return compiled("forget_gone", gone.returning(processes.c.id))
-
-
-PROCESSES = later(_processes)
-HOLDINGS = later(_holdings)
 DUE_BY_KIND = later(_due)
 OFFERED_BY_QUEUE = later(_offered)
 LAST_SWEEP = later(_sweeps)
@@ -251,6 +190,4 @@ LONG_WAITS = later(_waiting)
 DEAD_LETTERS = later(_dead)
 OPEN_EPISODES = later(_episodes)
 GIVEN_UP = later(_given_up)
-NAMESPACES = later(_namespaces)
 READ_ONLY = later(_read_only)
-FORGET_GONE = later(_forget_gone)

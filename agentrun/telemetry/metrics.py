@@ -20,7 +20,7 @@ from agentrun.core.codec import decode
 from agentrun.core.errors import ConfigurationError
 from agentrun.runtime.doctor import Row, is_late, namespaces
 from agentrun.settings import Settings
-from agentrun.store import diagnosis, gauges
+from agentrun.store import diagnosis, gauges, roster
 from agentrun.store.database import Database
 from agentrun.store.sql import Statement
 from agentrun.store.troubles import explained
@@ -129,7 +129,7 @@ def _families() -> dict[str, GaugeMetricFamily]:
 
 ASKED: tuple[Statement, ...] = (
     gauges.QUEUED, gauges.RUNNING, gauges.WAITING, gauges.FAILED, gauges.UNTOLD, gauges.SPENT, diagnosis.DEAD_LETTERS,
-    diagnosis.OPEN_EPISODES, diagnosis.OFFERED_BY_QUEUE, diagnosis.GIVEN_UP, diagnosis.LAST_SWEEP, diagnosis.PROCESSES,
+    diagnosis.OPEN_EPISODES, diagnosis.OFFERED_BY_QUEUE, diagnosis.GIVEN_UP, diagnosis.LAST_SWEEP, roster.PROCESSES,
 )  # fmt: skip
 
 
