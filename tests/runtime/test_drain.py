@@ -337,8 +337,14 @@ def test_a_segment_that_comes_after_a_lost_one_in_the_same_process_is_interrupte
     assert began[0].wait(10)
     for lease in draining.heartbeat.held():
         lease.stop(LeaseLost())
-    rows.expire_lease(run_id)
-    sweep()
+
+    def taken_back() -> bool:
+        # A heartbeat that is under way renews it once more.
+        rows.expire_lease(run_id)
+        sweep()
+        return client.status(run_id).status is Status.QUEUED
+
+    until(taken_back, 10)
     second = draining.begin(run_id)
     assert began[1].wait(10)
     draining.loop.call_soon_threadsafe(over.set)
