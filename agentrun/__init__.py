@@ -37,13 +37,15 @@ from agentrun.core.failures import classifies as classify_as
 from agentrun.core.records import Event, Purged, Redispatched, Run, Step, TakenStep, Usage
 from agentrun.core.words import Effect, EventType, FailureClass, Outcome, Reason, Status
 from agentrun.runtime.childverbs import Child
-from agentrun.runtime.context import Context, SyncContext
+from agentrun.runtime.context import Context
 from agentrun.runtime.current import current_step
 from agentrun.runtime.effects import NOT_APPLIED, Applied, NotAppliedYet, effect
 from agentrun.runtime.hooks import on_dead, on_stalled, on_waiting
-from agentrun.runtime.kinds import Retries, durable
+from agentrun.runtime.kinds import durable
+from agentrun.runtime.options import Retries
 from agentrun.runtime.rehearsal import rehearse
 from agentrun.runtime.remotesteps import remote_step
+from agentrun.runtime.synchronous import SyncContext
 from agentrun.runtime.tellers import log_line, shell_command, signed_call
 from agentrun.runtime.verbs import Decision, Webhook
 from agentrun.settings import Settings

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from decimal import Decimal
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
 from agentrun.broker.waiting import wait_for_end_async
 from agentrun.client import Client
 from agentrun.clients.base import RunId, as_uuid
+from agentrun.clients.options import (
+    AnswerOptions,
+    ApproveOptions,
+    ClientOptions,
+    EnqueueManyOptions,
+    EnqueueOptions,
+    ExternalStepsOptions,
+    FailStepOptions,
+    InboxOptions,
+    ListOptions,
+    PurgeOptions,
+    RejectOptions,
+    ResolveOptions,
+    RunOptions,
+)
 from agentrun.clients.reading import result_of
 from agentrun.core.actors import Actor
 from agentrun.core.errors import AgentrunError, NotAllowed
@@ -30,31 +48,49 @@ T = TypeVar("T")
 class AsyncClient:
     """The verbs of Client as coroutines, on any event loop: its calls run in a few threads of their own.
 
-    After `aclose` every verb raises NotAllowed, but for `drain`: nothing is left to be handed back.
+    After `aclose` every verb raises NotAllowed, but for `drain`: nothing is left to be handed back. A client and its
+    views (`acting`) are closed together.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[ClientOptions]) -> None:
         self._client = Client(**options)
         self._threads = ThreadPoolExecutor(self._client.settings.max_connections, thread_name_prefix="agentrun client")
-        self._closed = False
+        self._closed = threading.Event()
         self._signals = Together[Signal, Run](self._client.answers.send, self._threads, most=MOST_TOGETHER)
 
-    async def enqueue(self, kind: str, request: Any = None, *, connection: Any = None, **wishes: Any) -> UUID:
+    def acting(self, actor: Actor) -> AsyncClient:
+        """As Client.acting: no coroutine, for it asks nobody."""
+        self._refuse_closed()
+        view = copy.copy(self)
+        view._client = self._client.acting(actor)  # noqa: SLF001 - its own, of another one
+        return view
+
+    async def enqueue(
+        self,
+        kind: str,
+        request: Any = None,
+        *,
+        idempotency_key: str | None = None,
+        connection: Any = None,
+        **wishes: Unpack[EnqueueOptions],
+    ) -> UUID:
         """As Client.enqueue; `connection` may be an asynchronous SQLAlchemy or psycopg connection."""
         if connection is None:
-            return await self._call(self._client.enqueue, kind, request, **wishes)
-        key = wishes.pop("idempotency_key", None)
+            verb = functools.partial(self._client.enqueue, kind, request, idempotency_key=idempotency_key)
+            return await self._call(verb, **wishes)
         commands, relay = self._client.commands, self._client.relay
-        params = await self._call(commands.prepare, kind, request, Wishes(**wishes), key)
+        params = await self._call(commands.prepare, kind, request, Wishes(**wishes), idempotency_key)
         announcing = await self._call(relay.announcing, commands.wake_of(params))
         taken = await enqueue_in_async(connection, params, announcing)
         return params["run_id"] if taken is None else commands.same_as_before(params, taken)
 
-    async def enqueue_many(self, kind: str, requests: Sequence[Any], **wishes: Any) -> list[UUID]:
+    async def enqueue_many(
+        self, kind: str, requests: Sequence[Any], **wishes: Unpack[EnqueueManyOptions]
+    ) -> list[UUID]:
         """As Client.enqueue_many."""
         return await self._call(self._client.enqueue_many, kind, requests, **wishes)
 
-    async def run(self, kind: str | Callable[..., Any], request: Any = None, **wishes: Any) -> Any:
+    async def run(self, kind: str | Callable[..., Any], request: Any = None, **wishes: Unpack[RunOptions]) -> Any:
         """As Client.run."""
         return await self._call(self._client.run, kind, request, **wishes)
 
@@ -62,7 +98,7 @@ class AsyncClient:
         """As Client.status."""
         return await self._call(self._client.status, run_id)
 
-    async def list(self, **filters: Any) -> list[Run]:
+    async def list(self, **filters: Unpack[ListOptions]) -> list[Run]:
         """As Client.list."""
         return await self._call(self._client.list, **filters)
 
@@ -90,19 +126,25 @@ class AsyncClient:
         """As Client.redrive."""
         return await self._call(self._client.redrive, run_id, by=by)
 
-    async def inbox(self, **filters: Any) -> Sequence[Mapping[str, Any]]:
+    async def redrivable(
+        self, *, kind: str | None = None, reason: str | None = None, limit: int = 1000
+    ) -> Sequence[UUID]:
+        """As Client.redrivable."""
+        return await self._call(self._client.redrivable, kind=kind, reason=reason, limit=limit)
+
+    async def inbox(self, **filters: Unpack[InboxOptions]) -> Sequence[Mapping[str, Any]]:
         """As Client.inbox."""
         return await self._call(functools.partial(self._client.inbox, **filters))
 
-    async def approve(self, run_id: RunId, *, by: Actor | str, **decision: Any) -> Run:
+    async def approve(self, run_id: RunId, *, by: Actor | str, **decision: Unpack[ApproveOptions]) -> Run:
         """As Client.approve."""
         return await self._call(functools.partial(self._client.approve, run_id, by=by, **decision))
 
-    async def reject(self, run_id: RunId, *, by: Actor | str, **decision: Any) -> Run:
+    async def reject(self, run_id: RunId, *, by: Actor | str, **decision: Unpack[RejectOptions]) -> Run:
         """As Client.reject."""
         return await self._call(functools.partial(self._client.reject, run_id, by=by, **decision))
 
-    async def submit_input(self, run_id: RunId, data: Any, *, by: Actor | str, **answer: Any) -> Run:
+    async def submit_input(self, run_id: RunId, data: Any, *, by: Actor | str, **answer: Unpack[AnswerOptions]) -> Run:
         """As Client.submit_input."""
         return await self._call(functools.partial(self._client.submit_input, run_id, data, by=by, **answer))
 
@@ -138,9 +180,13 @@ class AsyncClient:
         verb = functools.partial(self._client.signal_many, run_ids, name, payload, payloads=payloads)
         return await self._call(verb, by=by, expires=expires)
 
-    async def signals(self, run_id: RunId | None = None, **options: Any) -> Sequence[Mapping[str, Any]]:
+    async def waits(self, run_id: RunId) -> Sequence[Mapping[str, Any]]:
+        """As Client.waits."""
+        return await self._call(self._client.waits, run_id)
+
+    async def signals(self, run_id: RunId | None = None, *, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         """As Client.signals."""
-        return await self._call(functools.partial(self._client.signals, run_id, **options))
+        return await self._call(self._client.signals, run_id, limit=limit)
 
     async def webhook(self, token: str, payload: Any = None) -> Run:
         """As Client.webhook."""
@@ -154,7 +200,7 @@ class AsyncClient:
         """As Client.redispatch."""
         return await self._call(self._client.redispatch, run_id, by=by)
 
-    async def external_steps(self, **filters: Any) -> Sequence[Mapping[str, Any]]:
+    async def external_steps(self, **filters: Unpack[ExternalStepsOptions]) -> Sequence[Mapping[str, Any]]:
         """As Client.external_steps."""
         return await self._call(self._client.external_steps, **filters)
 
@@ -166,7 +212,7 @@ class AsyncClient:
         """As Client.complete_step."""
         return await self._call(self._client.complete_step, token, result)
 
-    async def fail_step(self, token: str, message: str, **options: Any) -> str:
+    async def fail_step(self, token: str, message: str, **options: Unpack[FailStepOptions]) -> str:
         """As Client.fail_step."""
         return await self._call(functools.partial(self._client.fail_step, token, message, **options))
 
@@ -174,13 +220,29 @@ class AsyncClient:
         """As Client.heartbeat_step."""
         return await self._call(self._client.heartbeat_step, token, progress)
 
-    async def resolve(self, run_id: RunId, *, applied: bool, **answer: Any) -> Run:
+    async def resolve(self, run_id: RunId, *, applied: bool, **answer: Unpack[ResolveOptions]) -> Run:
         """As Client.resolve."""
         return await self._call(functools.partial(self._client.resolve, run_id, applied=applied, **answer))
 
-    async def purge(self, *, older_than: float | timedelta, **wishes: Any) -> Purged:
+    async def purge(self, *, older_than: float | timedelta, **wishes: Unpack[PurgeOptions]) -> Purged:
         """As Client.purge; `told` is called in a thread."""
         return await self._call(functools.partial(self._client.purge, older_than=older_than, **wishes))
+
+    async def set_budget(
+        self,
+        owner: str,
+        *,
+        period: Literal["day", "month"],
+        max_tokens: int | None = None,
+        max_cost: Decimal | None = None,
+    ) -> None:
+        """As Client.set_budget."""
+        verb = self._client.set_budget
+        return await self._call(verb, owner, period=period, max_tokens=max_tokens, max_cost=max_cost)
+
+    async def budgets(self, owner: str | None = None) -> Sequence[Mapping[str, Any]]:
+        """As Client.budgets."""
+        return await self._call(self._client.budgets, owner)
 
     async def drain(self, *, within: float | None = None) -> bool:
         """As Client.drain."""
@@ -190,7 +252,7 @@ class AsyncClient:
         """As Client.close. Calls under way go on to their end; a wait ends at once."""
         loop, held = asyncio.get_running_loop(), self._client.held
         await loop.run_in_executor(None, self._client.drain)
-        self._closed = True
+        self._closed.set()
         held.hints.closing.tell()
         # Not the client's own `close`: that would refuse the calls that were asked for and have no thread yet.
         await loop.run_in_executor(None, held.close)
@@ -209,5 +271,5 @@ class AsyncClient:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _refuse_closed(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             raise NotAllowed("this AsyncClient is closed; make another one, and close it after its last call")

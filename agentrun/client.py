@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import get_args
 
 from agentrun.broker import CeleryPublisher
 from agentrun.clients.answering import Answering
 from agentrun.clients.base import Asking, Held, require_servers
 from agentrun.clients.operating import Operating
+from agentrun.clients.options import Dispatch
 from agentrun.clients.producing import Producing
 from agentrun.clients.reading import Reading
 from agentrun.core.actors import Actor
@@ -17,8 +18,6 @@ from agentrun.core.errors import ConfigurationError, InvalidRequest
 from agentrun.runtime.checks import shown
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.settings import Settings
-
-Dispatch = Literal["leave", "fail"]
 
 
 class Client(Producing, Reading, Answering, Operating):

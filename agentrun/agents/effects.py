@@ -10,7 +10,7 @@ from pydantic_ai.toolsets import FunctionToolset, ToolsetTool
 from pydantic_ai.toolsets.function import FunctionToolsetTool
 
 from agentrun.core.words import Effect
-from agentrun.runtime.effects import UNDECLARED, Declared, declared
+from agentrun.runtime.effects import UNDECLARED, Declared, declared, declared_effect
 
 DEEPEST = 20
 """Wrappers around one function that are looked through."""
@@ -44,9 +44,10 @@ def declared_by(function: Callable[..., Any]) -> Declared | None:
 
 
 def as_declared(effects: Mapping[str, Effect | Declared] | None) -> dict[str, Declared]:
-    """The operator's word on tools. Raises ValueError for what is no effect."""
+    """The operator's word on tools. Raises ConfigurationError for what is no effect."""
     return {
-        name: said if isinstance(said, Declared) else Declared(Effect(said)) for name, said in (effects or {}).items()
+        name: said if isinstance(said, Declared) else Declared(declared_effect(f"tool `{name}`", said))
+        for name, said in (effects or {}).items()
     }
 
 

@@ -25,7 +25,8 @@ from agentrun.core.codec import adapter_of
 from agentrun.core.errors import ConfigurationError
 from agentrun.core.words import Effect
 from agentrun.runtime.effects import Declared
-from agentrun.runtime.kinds import Kind, Options, Registry, Retries, options_of, registry
+from agentrun.runtime.kinds import Kind, Registry, registry
+from agentrun.runtime.options import Options, Retries, options_of
 
 log = logging.getLogger("agentrun.agents")
 
@@ -168,19 +169,14 @@ def _warn_of_unknown(agent: AbstractAgent[Any, Any], name: str, **said: Mapping[
 def _checked(name: str, read: Callable[[SaidT], ReadT], said: SaidT) -> ReadT:
     try:
         return read(said)
-    except ValueError as error:
+    except (ValueError, ConfigurationError) as error:
         raise ConfigurationError(f"agent `{name}` cannot be registered: {error}") from None
 
 
 def _checked_effects(
     agent: AbstractAgent[Any, Any], name: str, effects: Mapping[str, Effect | Declared] | None
 ) -> Mapping[str, Declared]:
-    try:
-        said = as_declared(effects)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"effects of agent `{name}`: {error}; an effect is one of {', '.join(Effect)}"
-        ) from None
+    said = _checked(name, as_declared, effects)
     for tool, own in contradicted(agent, said).items():
         raise ConfigurationError(
             f"effects of agent `{name}` say {said[tool].effect} of tool `{tool}`, which declares itself {own.effect}; "

@@ -23,9 +23,10 @@ from agentrun.agents.requests import AgentRequest
 from agentrun.agents.scope import SCOPE, Scope, scoped
 from agentrun.core.errors import BodyError, ConfigurationError
 from agentrun.core.words import Effect
-from agentrun.runtime.context import Context, SyncContext
+from agentrun.runtime.context import Context
 from agentrun.runtime.effects import Declared
 from agentrun.runtime.keys import BRANCH, key_for
+from agentrun.runtime.synchronous import SyncContext
 
 OutputT = TypeVar("OutputT")
 

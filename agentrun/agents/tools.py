@@ -30,7 +30,7 @@ from agentrun.core.codec import digest
 from agentrun.core.errors import BodyError, NotApplied
 from agentrun.core.words import Effect, StepKind
 from agentrun.runtime.effects import Declared
-from agentrun.runtime.kinds import ONCE
+from agentrun.runtime.options import ONCE
 from agentrun.runtime.stepspec import StepSpec
 
 NOTHING_HAPPENED = (NotApplied, ModelRetry, ToolFailed, ApprovalRequired, CallDeferred)

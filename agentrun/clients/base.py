@@ -20,7 +20,6 @@ from agentrun.runtime.external import External
 from agentrun.runtime.kinds import Registry
 from agentrun.runtime.operators import Operators
 from agentrun.settings import Settings
-from agentrun.store.connect import plain
 from agentrun.store.database import Database
 from agentrun.store.relay import Relay
 from agentrun.telemetry import observer
@@ -156,7 +155,7 @@ def _hand_back(there: weakref.ref[Engine], process_id: int) -> None:
 
 
 def require_servers(settings: Settings) -> None:
-    """Raises ConfigurationError where a URL is not set, or the database is none that is spoken to here.
+    """Raises ConfigurationError where a URL is not set.
 
     With neither set it tells of this user's `agentrun up`, if one runs: a program uses no servers that nobody has
     named, and no message holds their passwords.
@@ -168,7 +167,7 @@ def require_servers(settings: Settings) -> None:
             "a second `up` starts nothing, and prints the `export` lines"
         )
     settings.require_broker()
-    plain(settings.require_database())
+    settings.require_database()
 
 
 def _process_of_up() -> int | None:

@@ -47,7 +47,7 @@ class Producing(Face):
         Raises InvalidRequest (and its kinds: UnknownKind, TooLarge, IdempotencyConflict) before anything is stored,
         EnqueueFailed with strict dispatch.
         """
-        wishes = Wishes(queue, priority, delay, deadline, tags, attributes or {}, owner, limits, planned_cost)
+        wishes = Wishes(queue, priority, delay, deadline, tags, attributes, owner, limits, planned_cost)
         commands = self.commands
         params = commands.prepare(kind, request, wishes, idempotency_key)
         if connection is None:
@@ -73,7 +73,7 @@ class Producing(Face):
 
         Raises as `enqueue`, before anything is stored; InvalidRequest too where `requests` is no list of them.
         """
-        wishes = Wishes(queue, priority, delay, deadline, tags, attributes or {}, owner)
+        wishes = Wishes(queue, priority, delay, deadline, tags, attributes, owner)
         return self.commands.enqueue_many(kind, checked_requests(requests), wishes, idempotency_keys)
 
     def run(
@@ -96,5 +96,5 @@ class Producing(Face):
 
         Raises UnknownKind, InvalidRequest, and RunFailed where the run ends, or goes on elsewhere, without a result.
         """
-        wishes = Wishes(None, 0, None, deadline, tags, attributes or {}, owner, limits, planned_cost)
+        wishes = Wishes(None, 0, None, deadline, tags, attributes, owner, limits, planned_cost)
         return Interactive(self._engine(), self.commands).run(kind, request, wishes, idempotency_key)

@@ -28,12 +28,16 @@ class Actor:
     """A person or service, by id, with its scopes: what it may do. `roles` are what it may be asked as.
 
     An approval or input that is put to a role is decided by actors of that role; what is put to nobody in particular,
-    by any that has the scope.
+    by any that has the scope. Raises InvalidRequest for an empty id.
     """
 
     id: str
     scopes: frozenset[Scope] = frozenset()
     roles: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest("an Actor's id is who acts, for the record, and must be a text that is not empty")
 
 
 def may_enqueue(actor: Actor) -> None:

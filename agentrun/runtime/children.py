@@ -8,7 +8,8 @@ from typing import Any
 
 from agentrun.core.codec import decode, encode, within
 from agentrun.runtime.checks import checked_attributes, checked_names, checked_priority, checked_seconds
-from agentrun.runtime.kinds import Options, Registry
+from agentrun.runtime.kinds import Registry
+from agentrun.runtime.options import Options
 from agentrun.settings import Settings
 
 NOT_STARTED = "agentrun.NotStarted"

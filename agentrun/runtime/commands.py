@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -37,7 +37,8 @@ from agentrun.runtime.checks import (
     checked_seconds,
 )
 from agentrun.runtime.filters import LARGEST_PAGE, checked_after, checked_filters, checked_limit
-from agentrun.runtime.kinds import Kind, Options, Registry, unknown
+from agentrun.runtime.kinds import Kind, Registry, unknown
+from agentrun.runtime.options import Options
 from agentrun.runtime.settling import named_writes
 from agentrun.runtime.spending import checked_cost, checked_limits
 from agentrun.settings import Settings
@@ -58,7 +59,7 @@ class Wishes:
     delay: float | timedelta | None = None
     deadline: float | timedelta | None = None
     tags: Sequence[str] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    attributes: Mapping[str, Any] | None = None
     owner: str | None = None
     limits: Mapping[str, Any] | None = None
     planned_cost: Decimal | None = None
@@ -113,7 +114,7 @@ class Commands:
             "limits": json.dumps(limits) if limits is not None else None,
             "planned_cost": checked_cost("planned_cost", wishes.planned_cost),
             "tags": checked_names("tag", wishes.tags),
-            "attributes": checked_attributes(wishes.attributes),
+            "attributes": checked_attributes(wishes.attributes or {}),
             "owner": checked_name("owner", owner) if owner is not None else None,
             "code_version": None,
         }

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from agentrun.core.errors import ConfigurationError
 from agentrun.core.words import Effect
-from agentrun.runtime.signatures import callable_or_none
+from agentrun.runtime.checks import shown
+from agentrun.runtime.signatures import checked_reconcile
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE = "__agentrun_effect__"
@@ -36,11 +38,15 @@ def effect(
 
     `reconcile(idempotency_key)` is asked about an interrupted write: it returns `Applied(result)` or `NOT_APPLIED`,
     and then the write is settled without a person. `approval` makes a tool of an agent wait for a decision, always or
-    by a rule on its arguments. Raises ValueError for what is no effect, and ConfigurationError
-    where `reconcile` cannot be called.
+    by a rule on its arguments. Raises ConfigurationError for what is no effect, a `reconcile` that cannot be called,
+    and an `approval` that is neither true, false nor a rule.
     """
-    said = as_effect(effect)
-    callable_or_none("an effect", "`reconcile`", reconcile)
+    said = declared_effect("an effect", effect)
+    checked_reconcile("an effect", reconcile)
+    if not isinstance(approval, bool) and not callable(approval):
+        raise ConfigurationError(
+            f"`approval` of an effect must be True, False or a function of the tool's arguments, not {shown(approval)}"
+        )
 
     def declare(function: F) -> F:
         setattr(function, _ATTRIBUTE, Declared(said, reconcile, approval))
@@ -55,6 +61,14 @@ def as_effect(said: Effect | str) -> Effect:
         return Effect(said)
     except ValueError:
         raise ValueError(f"{said!r} is no effect; it is one of {', '.join(Effect)}") from None
+
+
+def declared_effect(of: str, said: Effect | str) -> Effect:
+    """As `as_effect`, of what is registered. Raises ConfigurationError."""
+    try:
+        return as_effect(said)
+    except ValueError as error:
+        raise ConfigurationError(f"{of} cannot be declared: {error}") from None
 
 
 def declared(function: Callable[..., Any]) -> Declared | None:

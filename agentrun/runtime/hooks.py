@@ -15,8 +15,8 @@ from typing import Any
 from agentrun.core.alarms import Occasion
 from agentrun.core.codec import decode
 from agentrun.core.errors import ConfigurationError
+from agentrun.runtime.checks import shown
 from agentrun.runtime.healing import code_changed, needs, of_failed
-from agentrun.runtime.signatures import callable_or_none
 from agentrun.store import notices
 from agentrun.store.database import Database
 
@@ -116,7 +116,8 @@ def notify(database: Database, namespace: str, *, limit: int) -> int:
 
 
 def _register(occasion: Occasion, hook: Hook, name: str | None) -> Hook:
-    callable_or_none("the registration", "a hook", hook)
+    if not callable(hook):
+        raise ConfigurationError(f"a hook for `{occasion}` must be a function, not {shown(hook)}")
     known = name or f"{getattr(hook, '__module__', '?')}.{getattr(hook, '__qualname__', repr(hook))}"
     if _hooks[occasion].get(known, hook) is not hook:
         raise ConfigurationError(f"two hooks are named `{known}`; give one of them another name")

@@ -12,67 +12,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError, create_model
 
 from agentrun.core.codec import adapter_of, checked_result, encode, explain
 from agentrun.core.errors import ConfigurationError, InvalidRequest, UnknownKind
-from agentrun.core.policy import Backoff
-from agentrun.runtime.checks import (
-    checked_attempts,
-    checked_flag,
-    checked_lease,
-    checked_queue,
-    checked_requeues,
-    checked_timeout,
-)
+from agentrun.runtime.options import Options, Retries, options_of
 from agentrun.runtime.signatures import after_context, registered_name, signature_of
 
 Body = Callable[..., Any]
 B = TypeVar("B", bound=Body)
-
-
-STEP_BACKOFF = Backoff(base=1.0, cap=30.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """How often a step that may be repeated is tried within its segment, and how long the pauses are (seconds).
-
-    Raises InvalidRequest for less than one attempt, and for what is no backoff.
-    """
-
-    attempts: int = 1
-    backoff: Backoff = STEP_BACKOFF
-
-    def __post_init__(self) -> None:
-        checked_attempts(self.attempts)
-        if not isinstance(cast("object", self.backoff), Backoff):
-            told = repr(self.backoff)[:80]
-            raise InvalidRequest(f"the backoff of retries must be a Backoff(base, cap, jitter), not {told}")
-
-
-ONCE = Retries()
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a kind overrides. `timeout` bounds the whole run, waits included; None leaves the setting."""
-
-    queue: str | None = None
-    max_requeues: int | None = None
-    timeout: timedelta | None = None
-    lease_seconds: float | None = None
-    retries: Retries = ONCE
-    four_eyes: bool = False
-    """Whoever started a run approves nothing of it."""
-
-    def overrides(self) -> dict[str, float]:
-        """What is not left to the settings, in numbers and seconds."""
-        timeout = self.timeout.total_seconds() if self.timeout is not None else None
-        said = {"max_requeues": self.max_requeues, "lease_seconds": self.lease_seconds, "timeout": timeout}
-        return {name: value for name, value in said.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +55,9 @@ class Kind:
             return self.request.validate_json(text)
         except ValidationError as error:
             raise InvalidRequest(
-                f"the request does not fit kind `{self.name}`: {explain(error)}; the body takes {self._taken()}"
+                f"the request does not fit kind `{self.name}`: {explain(error)}; the body takes "
+                f"{taken(self.takes, spread=self.spread)}"
             ) from None
-
-    def _taken(self) -> str:
-        if not self.spread:
-            return f"it as `{self.takes[0]}`" if self.takes else "none"
-        return f"an object of {', '.join(f'`{name}`' for name in self.takes)}"
 
     def encode_result(self, result: Any) -> str:
         """JSON text of what the body returned. Raises InvalidResult where that is not what it promised."""
@@ -148,7 +94,7 @@ class Registry:
         """The kind. Raises UnknownKind, with the near miss."""
         kind = self._kinds.get(name)
         if kind is None:
-            raise UnknownKind(unknown(name, self.names()))
+            raise UnknownKind(unknown(name, self.names(), here=True))
         return kind
 
     def names(self) -> tuple[str, ...]:
@@ -251,43 +197,19 @@ def kind_of(name: str, body: Body, options: Options | None = None) -> Kind:
     )
 
 
-def unknown(name: str, known: tuple[str, ...]) -> str:
-    """The message for a kind that nobody registered."""
+def taken(names: tuple[str, ...], *, spread: bool) -> str:
+    """What a function takes, for the message of what does not fit."""
+    if not spread:
+        return f"it as `{names[0]}`" if names else "none"
+    return f"an object of {', '.join(f'`{name}`' for name in names)}"
+
+
+def unknown(name: str, known: tuple[str, ...], *, what: str = "kind", here: bool = False) -> str:
+    """The message for what nobody has registered under that name, or (`here`) not this process."""
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean `{near[0]}`?" if near else f"registered: {', '.join(known) or 'none'}"
-    return f"no kind `{name}` is registered; {hint} (AGENTRUN_IMPORTS names the modules that register kinds)"
-
-
-def options_of(
-    name: str,
-    *,
-    queue: str | None,
-    max_requeues: int | None,
-    timeout: timedelta | float | None,
-    lease_seconds: float | None,
-    retries: Retries | int | None,
-    four_eyes: bool,
-) -> Options:
-    """What was said of a kind. Raises ConfigurationError that names the kind and what it cannot be told."""
-    try:
-        seconds, tried = checked_timeout(timeout), as_retries(retries)
-        requeues, lease = checked_requeues(max_requeues), checked_lease(lease_seconds)
-        usual, eyes = checked_queue(queue), checked_flag("four_eyes", four_eyes)
-    except InvalidRequest as error:
-        raise ConfigurationError(f"kind `{name}`: {error}") from None
-    bound = timedelta(seconds=seconds) if seconds is not None else None
-    return Options(usual, requeues, bound, lease, tried, eyes)
-
-
-def as_retries(value: Retries | int | None) -> Retries:
-    """A number of attempts, or the policy itself. Raises InvalidRequest for anything else."""
-    match value:
-        case None:
-            return ONCE
-        case Retries():
-            return value
-        case _:
-            return Retries(attempts=value)
+    where = " in this process" if here else ""
+    return f"no {what} `{name}` is registered{where}; {hint} (AGENTRUN_IMPORTS names the modules that register {what}s)"
 
 
 def plain_request(takes: list[inspect.Parameter], hints: Mapping[str, Any]) -> TypeAdapter[Any]:

@@ -11,12 +11,14 @@ from typing import Any
 from agentrun.core.errors import WriteWithoutLease
 from agentrun.core.failures import describe
 from agentrun.core.words import StepStatus
-from agentrun.runtime.context import Context, RunFacts, SyncContext, Wishes
+from agentrun.runtime.context import Context, RunFacts
 from agentrun.runtime.keys import BRANCH, Branch
 from agentrun.runtime.kinds import kind_of, registry
 from agentrun.runtime.luck import luck
 from agentrun.runtime.steps import LONGEST_PAUSE
 from agentrun.runtime.stepspec import StepSpec, ended, in_thread, recorded_failure, stored
+from agentrun.runtime.synchronous import SyncContext
+from agentrun.runtime.wishes import Wishes
 
 
 class Unleased:

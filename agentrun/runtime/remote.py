@@ -25,7 +25,7 @@ from agentrun.runtime.checks import checked_queue
 from agentrun.runtime.current import idempotency_key
 from agentrun.runtime.effects import as_effect
 from agentrun.runtime.gathering import note_waiting
-from agentrun.runtime.kinds import Retries, as_retries
+from agentrun.runtime.options import Retries, as_retries
 from agentrun.runtime.remotesteps import remote_steps
 from agentrun.runtime.stepspec import WriteUnknown, recorded_failure, same_step
 from agentrun.runtime.waits import Waits, wait_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,9 +14,9 @@ from agentrun.core.codec import adapter_of, checked_result, encode, explain
 from agentrun.core.errors import ConfigurationError, InvalidRequest, UnknownKind
 from agentrun.core.words import Effect
 from agentrun.runtime.checks import checked_queue
-from agentrun.runtime.effects import UNDECLARED, Declared, as_effect, declared
-from agentrun.runtime.kinds import plain_request, spread_request, unknown
-from agentrun.runtime.signatures import all_named, callable_or_none, registered_name, signature_of
+from agentrun.runtime.effects import UNDECLARED, Declared, declared, declared_effect
+from agentrun.runtime.kinds import plain_request, spread_request, taken, unknown
+from agentrun.runtime.signatures import all_named, checked_reconcile, registered_name, signature_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,7 +63,10 @@ class RemoteStep:
         try:
             return self.input.validate_json(text)
         except ValidationError as error:
-            raise InvalidRequest(f"the input does not fit remote step `{self.name}`: {explain(error)}") from None
+            raise InvalidRequest(
+                f"the input does not fit remote step `{self.name}`: {explain(error)}; the function takes "
+                f"{taken(self.takes, spread=self.spread)}"
+            ) from None
 
 
 class RemoteSteps:
@@ -90,7 +93,7 @@ class RemoteSteps:
         """The step. Raises UnknownKind, with the near miss."""
         step = self._steps.get(name)
         if step is None:
-            raise UnknownKind(unknown(name, self.names()))
+            raise UnknownKind(unknown(name, self.names(), what="remote step", here=True))
         return step
 
     def names(self) -> tuple[str, ...]:
@@ -133,18 +136,22 @@ def remote_step(
 
     With one parameter, that is the input; with several, the input is an object of their names. `effect` is what
     repeating it would do: without it (and without `@effect` on the function) it is taken for a non-idempotent write,
-    which is never repeated. `reconcile(idempotency_key)` is asked about an interrupted write. `queue` is where bodies
-    offer it that name none.
+    which is never repeated. `reconcile(idempotency_key)` is asked about an interrupted write, in place of the
+    function's own. `queue` is where bodies offer it that name none.
 
-    Raises ConfigurationError where the signature, the queue or `reconcile` cannot be used or the name is taken,
-    ValueError for what is no effect.
+    Raises ConfigurationError where the signature, the effect, the queue or `reconcile` cannot be used or the name is
+    taken.
     """
     of = f"remote step `{registered_name('remote step', 'remote_step', name)}`"
-    said = as_effect(effect) if effect is not None else None
-    asked = callable_or_none(of, "`reconcile`", reconcile)
+    said = declared_effect(of, effect) if effect is not None else None
+    asked = checked_reconcile(of, reconcile)
 
     def register(function: F) -> F:
-        remote_steps.add(_step_of(name, function, said, asked, queue))
+        own = declared(function) or UNDECLARED
+        if asked is not None:
+            own = replace(own, reconcile=asked)
+        declares = own if said is None else Declared(said, asked)
+        remote_steps.add(_step_of(name, function, declares, queue))
         return function
 
     return register
@@ -153,8 +160,7 @@ def remote_step(
 def _step_of(
     name: str,
     function: Callable[..., Any],
-    effect: Effect | None,
-    reconcile: Callable[..., Any] | None,
+    declares: Declared,
     queue: str | None,
 ) -> RemoteStep:
     of = f"remote step `{name}`"
@@ -162,7 +168,6 @@ def _step_of(
     takes = all_named(of, function, parameters)
     result = hints.get("return", Any)
     spread = len(takes) > 1
-    declares = Declared(effect, reconcile) if effect is not None else declared(function) or UNDECLARED
     return RemoteStep(
         name=name,
         function=function,

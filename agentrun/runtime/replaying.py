@@ -19,12 +19,12 @@ from agentrun.core.codec import decode
 from agentrun.core.errors import NonDeterminism
 from agentrun.core.outcome import Parked
 from agentrun.core.words import ENDED, Status
+from agentrun.runtime.body import ending_of_body
 from agentrun.runtime.journals import Journal
 from agentrun.runtime.keys import branching_tasks
 from agentrun.runtime.kinds import Registry, registry
 from agentrun.runtime.lease import Lease
 from agentrun.runtime.parting import Replay, parting, passed_over, word_for
-from agentrun.runtime.segment import ending_of_body
 from agentrun.runtime.settling import Finished
 from agentrun.runtime.spending import Spending
 from agentrun.runtime.steps import Steps

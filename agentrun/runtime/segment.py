@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from agentrun.core.codec import within
 from agentrun.core.failures import describe
 from agentrun.core.outcome import Cancelled, HandedBack, LeaseLost, LimitReached, Parked, StopSegment
-from agentrun.core.wake import Wake
-from agentrun.core.words import Outcome, Segment, Status
-from agentrun.runtime.context import Context, RunFacts, SyncContext, Wishes
-from agentrun.runtime.keys import BRANCH, Branch
+from agentrun.core.words import Outcome, Segment
+from agentrun.runtime.body import ending_of_body
+from agentrun.runtime.claiming import claim, why_not
 from agentrun.runtime.kinds import Kind
 from agentrun.runtime.lease import Lease
 from agentrun.runtime.observing import Seen
-from agentrun.runtime.settling import Broke, Ending, Finished, Interrupted, Report, Stopped, park, settle
+from agentrun.runtime.settling import Broke, Ending, Interrupted, Report, Stopped, park, settle
 from agentrun.runtime.spending import Spending
 from agentrun.runtime.steps import Steps
-from agentrun.runtime.stepspec import WriteUnknown, in_thread
+from agentrun.runtime.stepspec import WriteUnknown
 from agentrun.runtime.waits import Waits
-from agentrun.store import claims
 from agentrun.store.batches import Write
 from agentrun.store.journal import REPLAY
-from agentrun.store.reads import CLAIM_LANDED, HELD, UNCLAIMED
+from agentrun.store.reads import HELD
 
 if TYPE_CHECKING:
     from agentrun.runtime.engine import Engine
@@ -66,9 +61,9 @@ async def run_segment(
     """
     asked_at = time.monotonic()
     owner = engine.owner(segment)
-    row = await _claim(engine, run_id, owner, claimed)
+    row = await claim(engine, run_id, owner, claimed)
     if row is None:
-        return _unclaimed(await _why_not(engine, run_id))
+        return _unclaimed(await why_not(engine, run_id))
     return await run_claimed(engine, row, owner, asked_at)
 
 
@@ -152,49 +147,10 @@ async def _held(engine: Engine, lease: Lease) -> list[dict[str, Any]]:
     return await engine.writer.write(Write(HELD, {"run_id": lease.run_id, "epoch": lease.epoch}))
 
 
-async def _claim(engine: Engine, run_id: UUID, owner: str, answered: Callable[[], object]) -> Mapping[str, Any] | None:
-    token = engine.token()
-    params = engine.registry.of_claims() | {
-        "run_id": run_id,
-        "namespace": engine.settings.namespace,
-        "lease": engine.settings.lease_seconds,
-        "by": owner,
-        "data": json.dumps({"claim": token}),
-    }
-    write = Write(claims.CLAIM_RUN, params, landed=CLAIM_LANDED, landed_params={"claim": token})
-    rows = await engine.writer.claim(write, answered=answered)
-    return rows[0] if rows else None
-
-
 def _unclaimed(report: Report) -> Report:
     level = logging.WARNING if report.outcome == "unknown" else logging.INFO
     log.log(level, "a wake for run %s changed nothing: it is %s", report.run_id, report.outcome)
     return report
-
-
-async def _why_not(engine: Engine, run_id: UUID) -> Report:
-    rows = await engine.writer.write(Write(UNCLAIMED, {"run_id": run_id}))
-    if not rows or rows[0]["namespace"] != engine.settings.namespace:
-        return Report(run_id, "unknown")
-    row = rows[0]
-    if row["status"] == Status.WAITING and float(row["early"] or 1) <= 0:
-        # A timer of this run is due, and its process kept the time: no need to wait for the sweep.
-        await asyncio.to_thread(engine.end_due_waits, run_id)
-        return Report(run_id, "due", row["kind"])
-    if row["status"] == Status.WAITING and not engine.keeps_time_of(run_id):
-        # Whoever kept the time of this run drains, and says so with a wake.
-        wake = Wake(run_id, row["queue"], row["kind"], row["priority"], cause="timer")
-        engine.wake_later(wake, float(row["early"] or math.inf))
-    if row["status"] != Status.QUEUED:
-        return Report(run_id, "busy" if row["status"] == Status.RUNNING else row["status"], row["kind"])
-    early = float(row["early"])
-    if early > 0:
-        engine.publisher.soon(Wake(run_id, row["queue"], row["kind"], row["priority"], delay=early, cause="early"))
-        return Report(run_id, "early", row["kind"], early=early)
-    if engine.registry.get(row["kind"]) is not None:
-        return Report(run_id, "busy", row["kind"])
-    engine.handing_on.hand_on(Wake(run_id, row["queue"], row["kind"], row["priority"], cause="hand on"))
-    return Report(run_id, "elsewhere", row["kind"])
 
 
 async def _journal(
@@ -288,101 +244,6 @@ def _interrupt(engine: Engine, steps: Steps, task: asyncio.Future[Any], ending: 
         case _:
             # A hand-back waits for the next step boundary: what is running now is not thrown away.
             pass
-
-
-async def ending_of_body(engine: Engine, kind: Kind, claimed: Mapping[str, Any], steps: Steps, waits: Waits) -> Ending:
-    """Call the body, and wait for its branches; its ending is what is left of all. Of the engine it needs little:
-    threads and settings."""
-    root = Branch()
-    context = Context(_facts_of(claimed), steps, engine.threads, Wishes(retries=kind.options.retries), waits)
-    try:
-        ending = await _called(engine, kind, claimed, steps, waits, context, root)
-        return await _with_branches(ending, root)
-    finally:
-        for task in list(root.tasks):
-            task.cancel()
-
-
-async def _called(
-    engine: Engine,
-    kind: Kind,
-    claimed: Mapping[str, Any],
-    steps: Steps,
-    waits: Waits,
-    context: Context,
-    root: Branch,
-) -> Ending:
-    try:
-        if claimed["model_calls"] == 0:
-            await steps.may_spend(claimed["planned_cost"])
-        request = kind.decode_request(claimed["request"])
-        BRANCH.set(root)
-        if kind.is_async:
-            result = await kind.call(context, request)
-        else:
-            sync = SyncContext(context, asyncio.get_running_loop())
-            result = await in_thread(engine.threads, kind.call, sync, request)
-        if steps.broken is not None:
-            # The body swallowed it, or gathered it among its results.
-            raise steps.broken
-        if waits.waiting_on:
-            # A branch ended with Parked, and the body gathered that among its results or left it: its answer is open.
-            raise Parked
-        text = kind.encode_result(result)
-        what = f"the result of kind `{kind.name}`"
-        return Finished(within(text, engine.settings.max_result_bytes, what=what, setting="AGENTRUN_MAX_RESULT_BYTES"))
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        return _ending_of(steps.broken or error)
-
-
-async def _with_branches(ending: Ending, root: Branch) -> Ending:
-    """Before a run parks, branches that still work finish; what they end with may weigh more than the park."""
-    if not (isinstance(ending, Stopped) and isinstance(ending.by, Parked)):
-        return ending
-    while root.tasks:
-        done, _ = await asyncio.wait(set(root.tasks))
-        for task in done:
-            error = None if task.cancelled() else task.exception()
-            if isinstance(error, WriteUnknown | StopSegment) and not isinstance(error, Parked):
-                return _ending_of(error)
-    return ending
-
-
-def _ending_of(error: BaseException) -> Ending:
-    if isinstance(error, BaseExceptionGroup):
-        stops = [leaf for leaf in _leaves(cast("BaseExceptionGroup[BaseException]", error)) if _is_stop(leaf)]
-        # The leading one of several: an interrupted write before a lost lease before the gentler endings.
-        stops.sort(key=lambda leaf: (not isinstance(leaf, WriteUnknown), not isinstance(leaf, LeaseLost)))
-        return _stopped(stops[0]) if stops else Broke(describe(cast("BaseException", error)))
-    # SystemExit and KeyboardInterrupt included: a body that calls sys.exit() must not take the worker with it.
-    return _stopped(error) if _is_stop(error) else Broke(describe(error))
-
-
-def _is_stop(error: BaseException) -> bool:
-    return isinstance(error, StopSegment | WriteUnknown)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for member in group.exceptions:
-        if isinstance(member, BaseExceptionGroup):
-            yield from _leaves(cast("BaseExceptionGroup[BaseException]", member))
-        else:
-            yield member
-
-
-def _stopped(stop: BaseException) -> Ending:
-    if isinstance(stop, WriteUnknown):
-        return Interrupted(stop.failure)
-    return Stopped(stop if isinstance(stop, StopSegment) else LeaseLost())
-
-
-def _facts_of(claimed: Mapping[str, Any]) -> RunFacts:
-    return RunFacts(
-        claimed["id"], claimed["kind"], claimed["epoch"], claimed["requeue_count"], claimed["owner"],
-        claimed["tags"], claimed["attributes"], claimed["deadline_at"],
-    )  # fmt: skip
 
 
 def _told(report: Report, claimed: Mapping[str, Any], steps: Steps) -> Report:

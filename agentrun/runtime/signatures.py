@@ -65,10 +65,10 @@ def all_named(of: str, function: Function, parameters: list[inspect.Parameter]) 
     return parameters
 
 
-def callable_or_none(of: str, what: str, value: object) -> Function | None:
-    """A function that is called later, or None."""
+def checked_reconcile(of: str, value: object) -> Function | None:
+    """A function that is asked how a write ended, or None."""
     if value is not None and not callable(value):
-        raise ConfigurationError(f"{what} of {of} must be a function that can be called later, not {shown(value)}")
+        raise ConfigurationError(f"`reconcile` of {of} must be a function of the idempotency key, not {shown(value)}")
     return cast("Function | None", value)
 
 

@@ -16,7 +16,7 @@ from agentrun.core.codec import decode, misfit, read_back, unwritable
 from agentrun.core.errors import InvalidRequest, InvalidResult, NonDeterminism, StepFailed
 from agentrun.core.failures import Failure, qualified_name
 from agentrun.core.words import Effect, FailureClass, StepKind, StepStatus
-from agentrun.runtime.kinds import ONCE, Retries
+from agentrun.runtime.options import ONCE, Retries
 
 LONGEST_MESSAGE = 2_000
 """Characters of an error's message that are kept."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 from agentrun.core.errors import BodyError, InvalidRequest
 from agentrun.runtime.checks import checked_name, checked_timeout
 from agentrun.runtime.keys import checked_key, key_for
-from agentrun.runtime.kinds import ONCE, Retries, as_retries
+from agentrun.runtime.options import ONCE, Retries, as_retries
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, LiteralString
 
 import psycopg
@@ -14,6 +15,8 @@ from psycopg.types.string import TextLoader
 from agentrun.core.errors import ConfigurationError
 
 type_of_row = dict[str, Any]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{,29}")
 
 _KEEPALIVE = {
     "keepalives": 1,
@@ -109,14 +112,14 @@ def _load_texts(connection: Connection[Any] | AsyncConnection[Any]) -> None:
     connection.adapters.register_loader("json", TextLoader)
 
 
-def plain(url: str) -> str:
+def plain(url: str, *, setting: str = "AGENTRUN_DATABASE_URL") -> str:
     """The URL without a SQLAlchemy driver name. Raises ConfigurationError where it is no PostgreSQL URL."""
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme.split("+")[0] not in ("postgresql", "postgres"):
-        raise ConfigurationError(
-            f"AGENTRUN_DATABASE_URL must be postgresql://user@host:port/name, but its scheme is `{scheme[:20]}`"
-        )
-    return f"postgresql://{rest}"
+    if separator and scheme.split("+")[0] in ("postgresql", "postgres"):
+        return f"postgresql://{rest}"
+    # What stands where a scheme would, and is none, may be a password.
+    said = f"its scheme is `{scheme}`" if separator and _SCHEME.fullmatch(scheme) else "it begins with no scheme"
+    raise ConfigurationError(f"{setting} must be postgresql://user@host:port/name, but {said}")
 
 
 _REFUSED = (

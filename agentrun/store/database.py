@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from agentrun.core.errors import ConfigurationError
-from agentrun.store.connect import adapt, connect, conninfo, keeps_session, type_of_row
+from agentrun.store.connect import adapt, connect, conninfo, keeps_session, plain, type_of_row
 from agentrun.store.outages import be_quiet
 from agentrun.store.sql import Statement
 from agentrun.store.troubles import explaining
@@ -33,7 +33,11 @@ class Database:
     def __init__(
         self, url: str, *, name: str = "agentrun", max_connections: int = 8, direct_url: str | None = None
     ) -> None:
-        """`direct_url` leads to the server itself where `url` leads to a pooler."""
+        """`direct_url` leads to the server itself where `url` leads to a pooler. Raises ConfigurationError for a URL of
+        another make; connects to nothing yet."""
+        plain(url)
+        if direct_url is not None:
+            plain(direct_url, setting="AGENTRUN_DIRECT_DATABASE_URL")
         self.url, self._direct_url, self._name, self._max = url, direct_url, name, max_connections
         self._pools: dict[int, ConnectionPool[Connection[type_of_row]]] = {}
         self._lock = threading.Lock()

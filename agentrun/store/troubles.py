@@ -43,6 +43,11 @@ def explained(error: BaseException) -> ConfigurationError | None:
                 f"the database of AGENTRUN_DATABASE_URL takes no write ({_first_line(error)}): a standby, or its "
                 "default_transaction_read_only is on; `agentrun doctor` says which, and the command that helps"
             )
+        case psycopg.OperationalError() if not broke(error):
+            return ConfigurationError(
+                f"the database of AGENTRUN_DATABASE_URL ended a statement unfinished ({_first_line(error)}), and what "
+                "it did is undone; its log says more, and `SHOW statement_timeout` whether a limit is too short"
+            )
         case psycopg.OperationalError():
             return ConfigurationError(
                 f"the database of AGENTRUN_DATABASE_URL cannot be reached: {_first_line(error)}; "

@@ -48,7 +48,13 @@ Turn = Part | Sequence[Part] | Exception | Callable[[list[ModelMessage], AgentIn
 
 
 def call(tool: str, *, call_id: str | None = None, **arguments: Any) -> Call:
-    """The call of a tool, as a turn or as a part of one: `call("refund", order=7)`."""
+    """The call of a tool, as a turn or as a part of one: `call("refund", order=7)`.
+
+    Raises TypeError for a function in place of its name: the model knows a tool by name only.
+    """
+    if not isinstance(tool, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        name = getattr(tool, "__name__", "tool")
+        raise TypeError(f'call takes the name of a tool, as `call("{name}", …)`, not a {type(tool).__name__}')
     return Call(tool, arguments, call_id)
 
 
@@ -90,6 +96,9 @@ class Asked:
         return [part for message in self.messages for part in message.parts]
 
 
+_SAYABLE = "a turn is a text, a call(…), an Output(…), a list of these, a function of (messages, info), or an exception"
+
+
 class ScriptedModel(FunctionModel):
     """Answers from a script. `asked` holds every request, in order; requests that a replay answers are not among them.
 
@@ -98,6 +107,8 @@ class ScriptedModel(FunctionModel):
     """
 
     def __init__(self, *turns: Turn) -> None:
+        for number, turn in enumerate(turns, 1):
+            _refuse_unsayable(turn, f"turn {number}")
         super().__init__(self._answer, stream_function=self._stream, model_name=NAME)
         self.asked: list[Asked] = []
         self._turns = [turn for turn in turns if not isinstance(turn, Exception)]
@@ -161,6 +172,16 @@ def _by_place(turns: Sequence[Turn]) -> dict[int, list[Exception]]:
         else:
             place += 1
     return errors
+
+
+def _refuse_unsayable(turn: object, where: str) -> None:
+    """Raises TypeError for what a model cannot say: heard of here, and not in the run that comes to it."""
+    if isinstance(turn, Sequence) and not isinstance(turn, str):
+        for part in cast("Sequence[object]", turn):
+            if not isinstance(part, str | Call | Output):
+                raise TypeError(f"{where} of the script has a part of type {type(part).__name__}; {_SAYABLE}")
+    elif isinstance(turn, type) or not (isinstance(turn, str | Call | Output | Exception) or callable(turn)):
+        raise TypeError(f"{where} of the script is a {type(turn).__name__}; {_SAYABLE}")
 
 
 def _part(said: Part, info: AgentInfo, number: str) -> ModelResponsePart:

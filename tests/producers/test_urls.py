@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kombu.transport import TRANSPORT_ALIASES
 
-from agentrun import AsyncClient, Client, ConfigurationError
+from agentrun import AsyncClient, Client, ConfigurationError, Settings
 from agentrun.broker.urls import KNOWN, require_usable
 from agentrun.embedded.home import Home
 
@@ -104,3 +104,24 @@ def test_every_broker_that_celery_knows_is_taken(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(TRANSPORT_ALIASES, "ours", "our.transport:Transport")
     require_usable("ours://h")
     assert {*KNOWN} <= {name.lower() for name in TRANSPORT_ALIASES}
+
+
+NO_DATABASES = {
+    "mysql://u:s3cr3t@h/x": "its scheme is `mysql`",
+    "s3cr3t@h/x": "it begins with no scheme",
+    "u:s3cr3t@h": "it begins with no scheme",
+    "u:s3cr3t@h://x": "it begins with no scheme",
+    "host=h password=s3cr3t": "it begins with no scheme",
+}
+
+
+@pytest.mark.parametrize("setting", ["database_url", "direct_database_url"])
+@pytest.mark.parametrize(("url", "says"), NO_DATABASES.items())
+def test_a_database_of_another_make_is_refused_when_a_client_is_made(
+    make: Callable[..., Any], setting: str, url: str, says: str
+) -> None:
+    urls = {"database_url": URLS[0], "broker_url": URLS[1]} | {setting: url}
+    with pytest.raises(ConfigurationError, match=says) as refused:
+        make(settings=Settings(**urls))
+    assert str(refused.value).startswith(f"AGENTRUN_{setting.upper()} must be postgresql://user@host:port/name, but ")
+    assert "s3cr3t" not in str(refused.value)

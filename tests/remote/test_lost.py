@@ -10,7 +10,8 @@ import pytest
 from agentrun import NOT_APPLIED, Applied, Client, Context, Effect, StepFailed, current_step, durable, remote_step
 from agentrun.core.policy import Backoff
 from agentrun.runtime.engine import Engine
-from agentrun.runtime.kinds import Registry, Retries
+from agentrun.runtime.kinds import Registry
+from agentrun.runtime.options import Retries
 from agentrun.store.offers import PENDING
 from tests.remote.conftest import Doing, Here
 

@@ -13,7 +13,7 @@ Finder = Callable[[PurePosixPath, ast.Module], Iterator[int]]
 MAY_UPDATE_STATUS = {"agentrun/store/mover.py"}
 MAY_GIVE_BIRTH = {"agentrun/store/births.py", "agentrun/store/transitions.py", "agentrun/testing/rows.py"}
 MAY_CATCH_EVERYTHING = {
-    "agentrun/runtime/segment.py",
+    "agentrun/runtime/body.py",
     "agentrun/runtime/threads.py",  # hands it on to whoever waits for the call
     "agentrun/broker/serving.py",
     "agentrun/embedded/server.py",  # puts a half-started server away, and raises again

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentrun import Client, Context, InvalidRequest, durable, effect, remote_step
+from agentrun import Actor, Client, Context, InvalidRequest, durable, effect, remote_step
 from agentrun.core.errors import ConfigurationError
 from agentrun.runtime import hooks
 from agentrun.runtime.kinds import registry
@@ -48,7 +48,7 @@ async def unread(ctx: Context, of: Missing) -> None: ...  # noqa: F821 # type: i
         (lambda: durable("q")(unread), r"annotation of the body of kind `q` cannot be read: name 'Missing'.*import"),
         (lambda: remote_step("q", reconcile="ask"), r"`reconcile` of remote step `q` must be a function"),
         (lambda: effect("read_only", reconcile=True), r"`reconcile` of an effect must be a function"),
-        (lambda: hooks.on_waiting("page me"), r"a hook of the registration must be a function .* not 'page me'"),
+        (lambda: hooks.on_waiting("page me"), r"a hook for `waiting` must be a function, not 'page me'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_registered_is_refused_at_once_with_what_to_write(
@@ -84,6 +84,7 @@ def test_who_acts_has_a_name(client: Client) -> None:
                 verb(run_id, by=empty)
 
 
-def test_a_database_of_another_make_is_refused_when_a_client_is_made() -> None:
-    with pytest.raises(ConfigurationError, match="must be postgresql://user@host:port/name, but its scheme is `mysql`"):
-        Client(database_url="mysql://somebody:secret@there/app", broker_url="redis://localhost")
+def test_an_actor_has_a_name() -> None:
+    for empty in ("", "  ", None):
+        with pytest.raises(InvalidRequest, match="an Actor's id is who acts"):
+            Actor(empty)  # pyright: ignore[reportArgumentType]

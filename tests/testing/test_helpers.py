@@ -152,3 +152,15 @@ def test_a_story_is_compared_line_by_line(client: Client, broker: LocalBroker) -
     now.assert_in_order("parked", "resolved", "settled completed")
     with pytest.raises(AssertionError, match="'parked' does not come"):
         now.assert_in_order("resolved", "parked")
+
+
+def test_what_no_model_can_say_is_refused_where_it_is_written() -> None:
+    def look() -> str: ...  # pyright: ignore[reportReturnType]
+
+    with pytest.raises(TypeError, match=r'call takes the name of a tool, as `call\("look", …\)`, not a function'):
+        call(look)  # pyright: ignore[reportArgumentType]
+    for wrong in (None, 7, Output):
+        with pytest.raises(TypeError, match="turn 2 of the script is a"):
+            scripted("a", wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="turn 1 of the script has a part of type int"):
+        scripted(["a", 7])  # pyright: ignore[reportArgumentType]

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from agentrun import AsyncClient, Client, Context, durable
+from agentrun import AsyncClient, Client, Context, Settings, durable
 from agentrun.core.errors import ConfigurationError
 from agentrun.embedded.postgres import StopMode
 from agentrun.store import database as module
@@ -104,3 +104,14 @@ def ended_sessions(rows: Rows) -> int:
     with psycopg.connect(rows.database.url, autocommit=True) as connection:
         (count,) = connection.execute(blocked).fetchone() or (0,)
         return count
+
+
+def test_a_statement_that_a_limit_ended_is_told_as_such(settings: Settings, database_url: str) -> None:
+    limited = f"{database_url}?options=-c%20statement_timeout%3D100"
+    with psycopg.connect(database_url) as holder, Client(settings=settings, database_url=limited) as client:
+        holder.execute("LOCK TABLE agentrun.runs")
+        with pytest.raises(
+            ConfigurationError, match=r"ended a statement unfinished \(canceling statement due to"
+        ) as said:
+            client.list()
+    assert "cannot be reached" not in str(said.value)
