@@ -17,7 +17,7 @@ from agentrun.core.words import Effect, FailureClass, StepStatus
 from agentrun.runtime.current import idempotency_key
 from agentrun.runtime.effects import NOT_APPLIED, Applied
 from agentrun.runtime.journaling import Journaling
-from agentrun.runtime.stepspec import Spent, StepSpec, WriteUnknown, ended_with, in_thread
+from agentrun.runtime.stepspec import StepSpec, WriteUnknown, ended, in_thread
 from agentrun.store import journal
 
 
@@ -53,7 +53,7 @@ class Fenced(Journaling):
                 raise self._failed(spec, failure) from error
             raise WriteUnknown(spec.key, spec.name, failure) from error
         text, replayed = self._known(spec, value)
-        await self._finish(spec, attempt, StepStatus.COMPLETED, result=text, spent=spec.spent and spec.spent(value))
+        await self._finish(spec, attempt, StepStatus.COMPLETED, result=text)
         return replayed
 
     def _known(self, spec: StepSpec, value: Any) -> tuple[str, Any]:
@@ -92,10 +92,8 @@ class Fenced(Journaling):
         *,
         result: str | None = None,
         error: Failure | None = None,
-        spent: Spent | None = None,
     ) -> None:
-        params = self._guard(spec.key) | ended_with(status, result, error, spent)
-        params["lease"] = self.default_lease
+        params = self._guard(spec.key) | ended(status, result, error)
         if not await self._written(journal.FINISH, params, status):
             raise LeaseLost
         self._remember(spec, attempt, params)

@@ -51,6 +51,8 @@ class StepSpec:
     timeout: float | None = None
     reconcile: Callable[..., Any] | None = None
     spent: Callable[[Any], Spent | None] | None = None
+    """What the value says was used: of model requests. A write uses nothing of the kind, and is not asked."""
+
     passes: tuple[type[Exception], ...] = ()
     """Exceptions that are control flow of the body's own framework: they pass through and are not recorded."""
 

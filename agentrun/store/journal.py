@@ -280,13 +280,13 @@ def _finish() -> Statement:
     outside is recorded.
     """
     held = select(runs.c.id, KEY.label("key")).where(_MINE).with_for_update(key_share=True).cte("held")
-    done = _finished(held, {**_ENDED, "epoch": EPOCH, "by": BY})
+    done = _finished(held, {**_SAID, "epoch": EPOCH, "by": BY})
     return compiled("finish", select(done), _finish_many())
 
 
 def _finish_many() -> Statement:
     """As `finish`, for the writes of a batch."""
-    named = ("epoch", "by", "status", "result", "error", "model", "input_tokens", "output_tokens", "cost")
+    named = ("epoch", "by", "status", "result", "error")
     columns = {name: steps.c[name].type for name in named}
     mine = recordset("mine", {"run_id": UUID, "key": Text, **columns, "result": Text, "error": Text})
     held = said_of(locked_among(mine, RUNNING), mine)
