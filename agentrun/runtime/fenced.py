@@ -65,13 +65,12 @@ class Fenced(Journaling):
 
     async def _fence(self, spec: StepSpec, attempt: int) -> None:
         arguments = spec.arguments() if spec.arguments is not None else "null"
-        params = self._named(spec, attempt) | {
-            "args_digest": digest(arguments),
-            "args": arguments if self.keep_arguments else None,
-            "idempotency_key": idempotency_key(self.lease.run_id, spec.key),
-            "reconcilable": spec.reconcile is not None,
-            "lease": self.default_lease,
-        }
+        params = self._named(spec, attempt)
+        params["args_digest"] = digest(arguments)
+        params["args"] = arguments if self.keep_arguments else None
+        params["idempotency_key"] = idempotency_key(self.lease.run_id, spec.key)
+        params["reconcilable"] = spec.reconcile is not None
+        params["lease"] = self.default_lease
         rows = await self._written(journal.FENCE, params, StepStatus.STARTED)
         if not rows:
             raise await self._refused()
@@ -93,7 +92,8 @@ class Fenced(Journaling):
         result: str | None = None,
         error: Failure | None = None,
     ) -> None:
-        params = self._guard(spec.key) | ended(status, result, error)
+        params = self._guard(spec.key)
+        params.update(ended(status, result, error))
         if not await self._written(journal.FINISH, params, status):
             raise LeaseLost
         self._remember(spec, attempt, params)

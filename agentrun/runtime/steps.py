@@ -146,12 +146,13 @@ class Steps(Fenced):
         self.executed += 1
         if spec.kind is StepKind.STEP and spec.effect is Effect.READ_ONLY and by_position(spec.key):
             return await self._read(spec, there)
-        if not spec.effect.is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE, StepKind.TRANSACTION):
+        is_write = spec.effect.is_write
+        if not is_write and spec.kind not in (StepKind.TOOL, StepKind.WRITE, StepKind.TRANSACTION):
             return await self._inline(spec, there)
-        task = detached(self._write(spec, there) if spec.effect.is_write else self._read(spec, there))
+        task = detached(self._write(spec, there) if is_write else self._read(spec, there))
         self.in_flight[spec.key] = spec, task
         # A transaction's function is in a thread, and nothing takes it back from there.
-        goes_on = spec.effect.is_write or spec.recorded_by_call
+        goes_on = is_write or spec.recorded_by_call
         if goes_on:
             self.writes.add(task)
             if spec.effect is not Effect.NON_IDEMPOTENT_WRITE:
