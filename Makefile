@@ -11,8 +11,8 @@ RUN := .venv/bin/python -m
 PEERS_PYTHON ?= .venv/bin/python
 PEERS := .venv-peers/.ready-$(shell { echo "$(PEERS_PYTHON)"; cat bench/peers/requirements.txt; } | cksum | tr ' ' -)
 ARGS ?=
-# Of the tests. They wait as much as they compute: three keep two cores busy.
-PROCESSES ?= 3
+# Of the tests. They wait as much as they compute: four keep two cores busy.
+PROCESSES ?= 4
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1@/' | column -t -s @ 2>/dev/null \

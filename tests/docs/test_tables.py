@@ -181,7 +181,7 @@ LEFT_OUT = {"close", "perform", "wishes", "threads", "sleep_until", "child_resul
 def test_the_async_client_has_the_verbs_that_the_page_says() -> None:
     said = {re.match(r"`(\w+)\(", cells[0]) for cells in rows_of(REFERENCE / "python-api.md", "verb")}
     verbs = {match[1] for match in said if match} & verbs_of(Client)
-    assert verbs - verbs_of(AsyncClient) == {"acting", "redrivable", "waits", "set_budget", "budgets"}
+    assert verbs <= verbs_of(AsyncClient)
 
 
 @pytest.mark.parametrize("function", [durable, agentrun.effect, agentrun.agents.register_agent])
