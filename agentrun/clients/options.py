@@ -32,43 +32,41 @@ class ClientOptions(TypedDict, total=False):
     kinds: Registry
 
 
-class EnqueueOptions(TypedDict, total=False):
+class _OfRuns(TypedDict, total=False):
+    """Of all that start runs."""
+
+    deadline: Seconds
+    tags: Sequence[str]
+    attributes: Mapping[str, Any] | None
+    owner: str | None
+
+
+class _OfOneRun(_OfRuns, total=False):
+    limits: Mapping[str, Any] | None
+    planned_cost: Decimal | None
+
+
+class EnqueueOptions(_OfOneRun, total=False):
     """Of `enqueue`, beside `idempotency_key` and `connection`."""
 
     queue: str | None
     priority: int
     delay: Seconds
-    deadline: Seconds
-    tags: Sequence[str]
-    attributes: Mapping[str, Any] | None
-    owner: str | None
-    limits: Mapping[str, Any] | None
-    planned_cost: Decimal | None
 
 
-class RunOptions(TypedDict, total=False):
+class RunOptions(_OfOneRun, total=False):
     """Of `run`."""
 
     idempotency_key: str | None
-    deadline: Seconds
-    tags: Sequence[str]
-    attributes: Mapping[str, Any] | None
-    owner: str | None
-    limits: Mapping[str, Any] | None
-    planned_cost: Decimal | None
 
 
-class EnqueueManyOptions(TypedDict, total=False):
+class EnqueueManyOptions(_OfRuns, total=False):
     """Of `enqueue_many`."""
 
     idempotency_keys: Sequence[str] | None
     queue: str | None
     priority: int
     delay: Seconds
-    deadline: Seconds
-    tags: Sequence[str]
-    attributes: Mapping[str, Any] | None
-    owner: str | None
 
 
 class ListOptions(TypedDict, total=False):
