@@ -6,7 +6,7 @@ import os
 import select
 import threading
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -40,6 +40,7 @@ class Database:
             plain(direct_url, setting="AGENTRUN_DIRECT_DATABASE_URL")
         self.url, self._direct_url, self._name, self._max = url, direct_url, name, max_connections
         self._pools: dict[int, ConnectionPool[Connection[type_of_row]]] = {}
+        self._closed_in = set[int]()
         self._lock = threading.Lock()
 
     def rows(self, statement: Statement, params: Mapping[str, Any] | None = None) -> list[type_of_row]:
@@ -97,6 +98,10 @@ class Database:
         Raises ConfigurationError where there is none within CONNECTION_SECONDS. What breaks later is psycopg's to tell.
         """
         with ExitStack() as held:
+            if os.getpid() in self._closed_in:
+                # A call that was under way: another pool would be left to nobody.
+                yield held.enter_context(closing(connect(self.url, name=self._name)))
+                return
             try:
                 connection = held.enter_context(self._pool().connection(timeout=CONNECTION_SECONDS))
             except PoolTimeout:
@@ -129,7 +134,8 @@ class Database:
         return self._direct_url or self.url
 
     def close(self) -> None:
-        """Close this process's pool."""
+        """Close this process's pool. Calls under way go on to their end, each with a connection of its own."""
+        self._closed_in.add(os.getpid())
         pool = self._pools.pop(os.getpid(), None)
         if pool is not None:
             pool.close()

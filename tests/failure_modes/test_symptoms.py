@@ -268,6 +268,8 @@ def test_a_worker_tells_whether_it_has_room_and_since_when_it_took_nothing(
 
     node = start("agentrun", "gpu", pool=pool, concurrency=1)
     assert told(free=True)["cancelled"] == ([] if pool == "threads" else None)
+    # They are told in tenths of a second: the message is to come one later than the worker.
+    until(lambda: told(free=True)["took"]["gpu"] >= 0.2, 20)
     run_id = client.enqueue("holds")
     happened(run_id, "held")
     busy = told(free=False)

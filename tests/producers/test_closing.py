@@ -21,6 +21,7 @@ from agentrun.broker import waiting
 from agentrun.broker.hints import Hints
 from agentrun.core.records import Run
 from agentrun.runtime.commands import Commands
+from agentrun.store.database import Database
 from agentrun.testing import until
 from agentrun.testing.rows import Rows
 
@@ -308,3 +309,14 @@ async def test_calls_that_have_no_thread_yet_end_though_the_asynchronous_client_
         await eventually(lambda: blocked(rows) == most)
         await async_client.aclose()
     assert [run.status for run in await asyncio.gather(*calls)] == [Status.CANCELLED] * len(runs)
+
+
+def test_a_call_that_was_under_way_when_its_database_was_closed_leaves_no_pool_behind(settings: Settings) -> None:
+    database = Database(settings.require_database(), name="agentrun leaving")
+    assert database.pooled is False
+    database.close()
+    assert database.pooled is False
+    assert not database._pools  # pyright: ignore[reportPrivateUsage]
+    names = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'agentrun leaving'"
+    with psycopg.connect(settings.require_database()) as connection:
+        until(lambda: connection.execute(names).fetchone() == (0,), 5)
